@@ -7,7 +7,7 @@
 //! after, with %w padded by zeros:
 //! ```text
 //! %y.padded = bf16[4096,50264] dot(%x, %w.padded), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-//! %y = bf16[4096,50257] slice(%y.padded), slice={[0:4096], [0:50257]}
+//! %y.1 = bf16[4096,50257] slice(%y.padded), slice={[0:4096], [0:50257]}
 //! ```
 //!
 //! **Why.** cuBLASLt multiplies arrays of 16-bit floats whose rows begin elsewhere at a sixth of its speed
@@ -16,8 +16,8 @@
 //! **What it does.** A dim that is the fastest in memory of an operand or of the result, and no multiple of eight elements, grows to
 //! the next one, in all three arrays. A contracted dim grows by zeros, which add nothing. Several products of one array share its padded form.
 //!
-//! **What it does not do.** Products for which the bytes that are copied cost more than the speed gains, dims of a batch, and f32: only the
-//! lowering knows whether those go to tensor cores.
+//! **What it does not do.** Products for which the bytes that are copied cost more than the speed gains, products that wait for
+//! others, dims of a batch, and f32: only the lowering knows whether those go to tensor cores.
 //!
 //! **Requires** layouts as they will be (`propagate-layouts`). **Ensures** the same sums of the same products, and of zeros.
 
@@ -123,6 +123,9 @@ impl Product {
         let (Opcode::Dot, Attrs::Dot(attrs), &[lhs, rhs]) = (node.opcode, &node.attrs, node.operands.as_slice()) else {
             return None;
         };
+        if node.marks.as_ref().is_some_and(|marks| !marks.control_predecessors.is_empty()) {
+            return None;
+        }
         let array =
             |inst: InstId| module.shape(inst).as_array().filter(|array| array.dynamic == 0 && array.n_elems() > 0);
         let arrays = [array(lhs)?.clone(), array(rhs)?.clone(), array(inst)?.clone()];

@@ -403,7 +403,7 @@ pub(crate) struct RunArgs {
     /// Wait after each step, so that an error names the step that made it
     #[arg(long)]
     pub sync: bool,
-    /// Take N steps without a wait between them: donated state is the next step's input, other inputs stay the same
+    /// Take N steps without a wait between them: an output that the header aliases with an input is its next value
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: u32,
     /// Run N times more with the same inputs and say how long the runs took, without the copies of inputs and outputs

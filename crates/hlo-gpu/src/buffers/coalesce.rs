@@ -161,8 +161,8 @@ pub(crate) fn share(draft: &Draft, lives: &Lives, aliases: &[(usize, usize)]) ->
     classes
 }
 
-/// Unites each output with a donated parameter of its shape: one that its kernel may overwrite, one that the header
-/// aliases, or the first that is read no more.
+/// Unites each output with a donated parameter of its shape: the one that the header aliases, one that its kernel may overwrite, or
+/// the first that is read no more. Outputs that have an alias choose first.
 fn replace_donated(draft: &Draft, classes: &mut Classes, pairs: &Pairs, aliases: &[(usize, usize)]) {
     let shape = |b: BufferId| &draft.plan.buffers[b].shape;
     let mut donated: HashMap<(DType, &[i64]), Leaves> = HashMap::new();
@@ -172,7 +172,9 @@ fn replace_donated(draft: &Draft, classes: &mut Classes, pairs: &Pairs, aliases:
     }
     let updates: HashSet<(PlanValueId, PlanValueId)> = pairs.updates.iter().copied().collect();
     let aliases: HashSet<(usize, usize)> = aliases.iter().copied().collect();
-    for (k, &output) in draft.plan.outputs.iter().enumerate() {
+    let mut outputs: Vec<(usize, BufferId)> = draft.plan.outputs.iter().copied().enumerate().collect();
+    outputs.sort_by_key(|(k, _)| !aliases.iter().any(|(output, _)| output == k));
+    for (k, output) in outputs {
         let value = draft.value_of[output];
         if matches!(classes.classes[classes.of(value)].fixed, Fixed::Parameter { .. }) {
             continue;

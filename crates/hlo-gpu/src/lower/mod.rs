@@ -126,6 +126,7 @@ impl<'a> Lowering<'a> {
             n_replicas: count(module.header.replica_count),
             n_partitions: count(module.header.num_partitions),
             machine: options.machine.clone(),
+            aliases: buffers::aliased_leaves(module),
             ..Plan::default()
         };
         Lowering {

@@ -40,6 +40,7 @@ impl Plan {
             "buffers": self.buffers.values().map(buffer).collect::<Vec<_>>(),
             "parameters": numbers(&self.parameters),
             "outputs": numbers(&self.outputs),
+            "aliases": self.aliases,
             "steps": steps(&self.steps),
         })
     }

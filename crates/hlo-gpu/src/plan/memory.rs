@@ -42,8 +42,8 @@ impl Plan {
 }
 
 impl Plan {
-    /// Parameters, by leaf, that a run of the plan leaves with other contents than its outputs: they are donated, their memory is
-    /// reused, and no output lies there. Before another run they must be filled again.
+    /// Parameters, by leaf, whose memory a run of the plan writes to and that no output is the next value of. Before another run they must
+    /// be filled again.
     pub fn used_up(&self) -> Vec<u32> {
         let mut written = BTreeSet::new();
         let mut left: Vec<&Step> = self.steps.iter().collect();
@@ -52,9 +52,7 @@ impl Plan {
             written.extend(writes.iter().filter_map(|&buffer| parameter_of(&self.buffers[buffer])));
             left.extend(step.work.inside());
         }
-        for leaf in self.outputs.iter().filter_map(|&output| parameter_of(&self.buffers[output])) {
-            written.remove(&leaf);
-        }
+        written.retain(|&leaf| !self.aliases.iter().any(|&(_, parameter)| parameter == leaf as usize));
         written.into_iter().collect()
     }
 }

@@ -73,6 +73,9 @@ pub struct Plan {
     pub parameters: Vec<BufferId>,
     /// The ENTRY result's leaves, in order. One at [`Place::Parameter`] is a donated parameter updated in place.
     pub outputs: Vec<BufferId>,
+    /// Leaves of the result and of the parameters whose next values they are: what the header aliases. An output need not lie where its
+    /// parameter lies.
+    pub aliases: Vec<(usize, usize)>,
     /// What is done, in order of issue.
     pub steps: Vec<Step>,
     /// What is known of each parameter's leaf.

@@ -9,8 +9,8 @@ use hlo_ir::Literal;
 use super::steps::Walk;
 use super::{Backend, Device, Meeting, OutputBytes, Watch, misfit};
 use crate::ExecutionError;
-use crate::memory_order::to_memory;
-use hlo_gpu::plan::Plan;
+use crate::memory_order::{from_memory, to_memory};
+use hlo_gpu::plan::{BufferId, Place, Plan, Stream};
 
 /// Stack of a device's thread; kernels on the host may hold arrays there.
 const STACK_BYTES: usize = 16 << 20;
@@ -19,6 +19,8 @@ const STACK_BYTES: usize = 16 << 20;
 enum Order {
     /// Fill parameters.
     Write(Vec<(usize, Arc<Literal>)>),
+    /// Make outputs the parameters that they are the next values of.
+    Carry,
     /// Take so many steps.
     Steps(u32),
     /// Take one step and time what it consists of.
@@ -29,20 +31,33 @@ enum Order {
 
 /// What it answers.
 enum Answer {
-    Written,
+    Done,
     Seconds(f64),
     OfEachStep(Vec<f64>),
     Outputs(OutputBytes),
 }
 
-/// The devices of this process, ready to take steps. Where a step's output lies where a parameter lies, as donated state does,
-/// it is the next step's input; other parameters keep what was written to them. Every process that shares the devices of a
-/// plan makes the same calls in the same order.
+/// The devices of this process, ready to take steps. An output that the module's header aliases with a parameter is the parameter's
+/// value in the next step; other parameters keep what was written to them. Every process that shares the devices of a plan makes the
+/// same calls in the same order.
 pub struct Session<'s> {
     plan: &'s Plan,
     meeting: &'s Meeting<'s>,
     /// In the order of flat ids.
     lines: Vec<Line>,
+    /// What was done since all parameters were filled.
+    progress: Progress,
+}
+
+/// What was done with the parameters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Progress {
+    /// They hold what the next step takes.
+    Ready,
+    /// A step has been taken: outputs can be read, and are to become parameters.
+    Stepped,
+    /// The same, and since then a parameter was filled.
+    Filled,
 }
 
 /// The way to a device's thread and back.
@@ -77,7 +92,7 @@ pub fn with_session<B: Backend, R>(
                 return Err(error);
             }
         }
-        work(&mut Session { plan: backend.plan(), meeting, lines })
+        work(&mut Session { plan: backend.plan(), meeting, lines, progress: Progress::Ready })
     })
 }
 
@@ -91,16 +106,22 @@ impl Session<'_> {
         if let Some(leaves) = inputs.iter().find(|leaves| leaves.len() != n_leaves) {
             return Err(misfit(format!("expected {n_leaves} arrays, found {}", leaves.len())));
         }
-        self.write_some(inputs.iter().map(|leaves| leaves.iter().cloned().enumerate().collect()).collect())
+        self.write_some(inputs.iter().map(|leaves| leaves.iter().cloned().enumerate().collect()).collect())?;
+        self.progress = Progress::Ready;
+        Ok(())
     }
 
-    /// Fills one parameter, such as the next batch of examples: an array for each device of this process.
+    /// Fills one parameter, such as the next batch of examples: an array for each device of this process. What the last step gave must
+    /// have been read before.
     ///
     /// # Errors
     /// Arrays that do not fit the parameter; a device failed.
     pub fn write_leaf(&mut self, leaf: usize, arrays: &[Arc<Literal>]) -> Result<(), ExecutionError> {
         if leaf >= self.plan.parameters.len() {
             return Err(misfit(format!("expected a leaf below {}, found {leaf}", self.plan.parameters.len())));
+        }
+        if self.progress == Progress::Stepped {
+            self.carry()?;
         }
         self.write_some(arrays.iter().map(|array| vec![(leaf, array.clone())]).collect())
     }
@@ -117,19 +138,23 @@ impl Session<'_> {
     /// all work, on the slowest device of this process.
     ///
     /// # Errors
-    /// A step fails, here or in another process; `n` is above 1 and a step uses up a parameter ([`Plan::used_up`]).
+    /// A step fails, here or in another process; it is not the first and a step uses up a parameter ([`Plan::used_up`]).
     pub fn steps(&mut self, n: u32) -> Result<f64, ExecutionError> {
-        if let (2.., Some(leaf)) = (n, self.plan.used_up().first()) {
+        if let (true, Some(leaf)) = (n > 1 || self.progress != Progress::Ready, self.plan.used_up().first()) {
             let name = &self.plan.buffers[self.plan.parameters[*leaf as usize]].name;
             return Err(misfit(format!(
-                "expected parameters that outlive a step, found leaf {leaf} (`{name}`), which is donated and whose memory no \
-                 output takes: donate only what is returned"
+                "expected parameters that outlive a step, found leaf {leaf} (`{name}`), which is donated and is no output's alias: \
+                 donate only what is returned in its place"
             )));
         }
+        if self.progress == Progress::Stepped {
+            self.carry()?;
+        }
+        self.progress = Progress::Stepped;
         let n_lines = self.lines.len();
         let seconds = self.ask((0..n_lines).map(|_| Order::Steps(n)))?.into_iter().map(|answer| match answer {
             Answer::Seconds(seconds) => seconds,
-            Answer::Written | Answer::OfEachStep(_) | Answer::Outputs(_) => 0.0,
+            Answer::Done | Answer::OfEachStep(_) | Answer::Outputs(_) => 0.0,
         });
         Ok(seconds.fold(0.0, f64::max))
     }
@@ -139,6 +164,10 @@ impl Session<'_> {
     /// # Errors
     /// The step fails, here or in another process.
     pub fn timed_step(&mut self) -> Result<Vec<f64>, ExecutionError> {
+        if self.progress == Progress::Stepped {
+            self.carry()?;
+        }
+        self.progress = Progress::Stepped;
         let n_lines = self.lines.len();
         let mut slowest = vec![0.0; self.plan.steps.len()];
         for answer in self.ask((0..n_lines).map(|_| Order::TimedStep))? {
@@ -151,15 +180,26 @@ impl Session<'_> {
     /// The outputs of the last step: `[device of this process][leaf]`.
     ///
     /// # Errors
-    /// A device failed.
+    /// A device failed; parameters have been filled since the last step, which may lie where outputs lay.
     pub fn outputs(&mut self) -> Result<Vec<OutputBytes>, ExecutionError> {
+        if self.progress != Progress::Stepped {
+            let reason = "expected outputs to be read after a step and before parameters are filled again".to_string();
+            return Err(ExecutionError::Host { what: "outputs".to_string(), reason });
+        }
         let n_lines = self.lines.len();
         let answers = self.ask((0..n_lines).map(|_| Order::Read))?;
         let outputs = answers.into_iter().map(|answer| match answer {
             Answer::Outputs(outputs) => outputs,
-            Answer::Written | Answer::Seconds(_) | Answer::OfEachStep(_) => OutputBytes::new(),
+            Answer::Done | Answer::Seconds(_) | Answer::OfEachStep(_) => OutputBytes::new(),
         });
         Ok(outputs.collect())
+    }
+
+    /// Makes outputs the parameters that they are the next values of.
+    fn carry(&mut self) -> Result<(), ExecutionError> {
+        self.progress = Progress::Filled;
+        let n_lines = self.lines.len();
+        self.ask((0..n_lines).map(|_| Order::Carry)).map(|_| ())
     }
 
     /// Gives each device its order and collects the answers. The first failure is the cause, others are its consequences.
@@ -224,12 +264,18 @@ fn carry_out<D: Device>(device: &mut D, walk: &mut Walk<'_, D>, order: Order) ->
                 let buffer = plan.parameters[leaf];
                 device.write(buffer, &to_memory(&literal, &plan.buffers[buffer].shape)?)?;
             }
-            Ok(Answer::Written)
+            Ok(Answer::Done)
         }
+        Order::Carry => carry(plan, device).map(|()| Answer::Done),
         Order::Steps(n) => {
             meeting.meet(id, "the start of a run", Vec::new(), Ok)?;
             let start = Instant::now();
-            (0..n).try_for_each(|_| walk.issue(device))?;
+            for k in 0..n {
+                if k > 0 {
+                    carry(plan, device)?;
+                }
+                walk.issue(device)?;
+            }
             device.finish()?;
             let seconds = start.elapsed().as_secs_f64();
             // Nobody overwrites or frees what another device still reads.
@@ -246,4 +292,24 @@ fn carry_out<D: Device>(device: &mut D, walk: &mut Walk<'_, D>, order: Order) ->
             Ok(Answer::Outputs(outputs))
         }
     }
+}
+
+/// Makes outputs the parameters that they are the next values of, those that do not lie there already. What lies at a parameter is
+/// read before any parameter is filled: outputs may have changed places. So is what lies in another order of dims.
+fn carry<D: Device>(plan: &Plan, device: &mut D) -> Result<(), ExecutionError> {
+    let (place, shape) =
+        (|buffer: BufferId| plan.buffers[buffer].place, |buffer: BufferId| &plan.buffers[buffer].shape);
+    let pairs = plan.aliases.iter().map(|&(output, parameter)| (plan.outputs[output], plan.parameters[parameter]));
+    let (by_host, by_device): (Vec<_>, Vec<_>) = pairs
+        .filter(|&(from, to)| place(from) != place(to))
+        .partition(|&(from, to)| matches!(place(from), Place::Parameter(_)) || shape(from) != shape(to));
+    let mut brought = Vec::new();
+    for (from, to) in by_host {
+        let literal = from_memory(&device.read(from)?, shape(from))?;
+        brought.push((to, to_memory(&literal, shape(to))?));
+    }
+    for (from, to) in by_device {
+        device.copy(Stream::Compute, from, to)?;
+    }
+    brought.into_iter().try_for_each(|(to, bytes)| device.write(to, &bytes))
 }
