@@ -150,11 +150,9 @@ const ODD_ROWS: f64 = 6.0;
 fn slowdown(module: &Module, inst: InstId) -> f64 {
     let node = module.inst(inst);
     let array = |inst: InstId| module.shape(inst).as_array();
-    match (node.opcode, node.operands.as_slice()) {
-        (Opcode::Dot, &[lhs, rhs]) => match (array(lhs), array(rhs), array(inst)) {
-            (Some(lhs), Some(rhs), Some(out)) => product_slowdown([lhs, rhs, out]),
-            _ => 1.0,
-        },
+    let &[lhs, rhs] = node.operands.as_slice() else { return 1.0 };
+    match (node.opcode.row().cost == CostRule::Dot, array(lhs), array(rhs), array(inst)) {
+        (true, Some(lhs), Some(rhs), Some(out)) => product_slowdown([lhs, rhs, out]),
         _ => 1.0,
     }
 }
