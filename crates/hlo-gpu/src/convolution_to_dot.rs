@@ -76,11 +76,11 @@ impl Pass for ConvolutionToDot {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut n_changed = 0;
         for comp in stepwise_computations(module) {
-            let insts = module.comp(comp).insts.clone();
-            let found: Vec<(InstId, Patches)> =
-                insts.into_iter().filter_map(|inst| Some((inst, self.patches(module, inst)?))).collect();
-            n_changed += found.len();
             let (was_live, n_slots) = (module.live(comp), module.n_inst_slots());
+            let needed = module.comp(comp).insts.iter().copied().filter(|&inst| was_live.contains(inst));
+            let found: Vec<(InstId, Patches)> =
+                needed.filter_map(|inst| Some((inst, self.patches(module, inst)?))).collect();
+            n_changed += found.len();
             for (inst, patches) in &found {
                 let product = patches.write(module, comp, *inst);
                 module.replace_all_uses(*inst, product);

@@ -74,7 +74,7 @@ impl Pass for PadProducts {
             let insts = module.comp(comp).insts.clone();
             let (was_live, n_slots) = (module.live(comp), module.n_inst_slots());
             let mut padded = HashMap::new();
-            for inst in insts {
+            for inst in insts.into_iter().filter(|&inst| was_live.contains(inst)) {
                 let Some(product) = Product::of(module, inst) else { continue };
                 let grown = product.grown();
                 if self.pays(&product, &grown) {

@@ -62,7 +62,10 @@ impl Pass for ExpandOperations {
         // Calls that were asynchronous are followed once they are calls.
         while let Some(comp) = stepwise_computations(module).into_iter().find(|&comp| done.insert(comp)) {
             let (was_live, n_slots) = (module.live(comp), module.n_inst_slots());
-            for inst in module.comp(comp).insts.clone() {
+            // What nothing needs would stay beside its other form, or its other form go at once.
+            let needed: Vec<InstId> =
+                module.comp(comp).insts.iter().copied().filter(|&inst| was_live.contains(inst)).collect();
+            for inst in needed {
                 let hint = module.inst_name(inst).to_string();
                 let mut writer = Writer { module: &mut *module, comp, hint, sums: &mut sums };
                 if let Some(result) = expanded(&mut writer, inst) {

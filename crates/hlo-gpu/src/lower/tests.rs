@@ -315,7 +315,7 @@ fn long_chains_become_several_kernels() {
     let mut emitter = crate::kernel::CudaKernels::default();
     let plan = super::lower(&module, &mut emitter, &LowerOptions::default()).unwrap();
     assert_eq!(verify(&plan), Ok(()));
-    assert_eq!(plan.steps.len(), 8, "1,000 instructions, at most 128 in a kernel");
+    assert_eq!(plan.steps.len(), 4, "1,000 instructions, at most 256 in a kernel");
 }
 
 #[test]
