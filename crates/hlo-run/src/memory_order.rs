@@ -1,7 +1,7 @@
 //! Arrays between literals (row-major) and memory (in the order of their layout).
 
 use hlo_ir::literal::Buffer;
-use hlo_ir::{ArrayShape, Literal};
+use hlo_ir::{ArrayShape, DType, Literal, NumberClass};
 
 use crate::ExecutionError;
 
@@ -23,6 +23,17 @@ fn row_major_positions(shape: &ArrayShape) -> Option<Vec<usize>> {
     Some(positions)
 }
 
+/// The type as whose elements those of `dtype` lie in memory: what is below 8 bits has a byte, not a part of one.
+fn in_bytes(dtype: DType) -> DType {
+    match dtype.class() {
+        _ if dtype.bits() >= 8 => dtype,
+        NumberClass::Signed => DType::S8,
+        NumberClass::Unsigned | NumberClass::Pred => DType::U8,
+        // Any of the 8-bit floats: their codes stay as they are.
+        NumberClass::Float | NumberClass::Complex => DType::F8E5M2,
+    }
+}
+
 fn misfit(expected: &ArrayShape, found: &Literal) -> ExecutionError {
     ExecutionError::Host {
         what: "array".to_string(),
@@ -41,8 +52,8 @@ pub(crate) fn to_memory(literal: &Literal, shape: &ArrayShape) -> Result<Vec<u8>
     if literal.dtype() != shape.dtype || literal.dims() != shape.dims.as_slice() {
         return Err(misfit(shape, literal));
     }
-    let bytes = literal.data().to_packed_bytes(shape.dtype);
-    let size = (shape.dtype.bits() / 8) as usize;
+    let bytes = literal.data().to_packed_bytes(in_bytes(shape.dtype));
+    let size = shape.dtype.bits().div_ceil(8) as usize;
     Ok(match row_major_positions(shape) {
         Some(positions) if size > 0 => {
             positions.iter().flat_map(|&p| &bytes[p * size..(p + 1) * size]).copied().collect()
@@ -53,7 +64,7 @@ pub(crate) fn to_memory(literal: &Literal, shape: &ArrayShape) -> Result<Vec<u8>
 
 /// An array from bytes in the layout of `shape`.
 pub(crate) fn from_memory(bytes: &[u8], shape: &ArrayShape) -> Result<Literal, ExecutionError> {
-    let size = (shape.dtype.bits() / 8) as usize;
+    let size = shape.dtype.bits().div_ceil(8) as usize;
     let n_elems = shape.n_elems() as usize;
     let data = match row_major_positions(shape) {
         Some(positions) if size > 0 => {
@@ -61,9 +72,9 @@ pub(crate) fn from_memory(bytes: &[u8], shape: &ArrayShape) -> Result<Literal, E
             for (element, &p) in bytes.chunks_exact(size).zip(&positions) {
                 sorted[p * size..(p + 1) * size].copy_from_slice(element);
             }
-            Buffer::from_packed_bytes(shape.dtype, &sorted, n_elems)
+            Buffer::from_packed_bytes(in_bytes(shape.dtype), &sorted, n_elems)
         }
-        _ => Buffer::from_packed_bytes(shape.dtype, bytes, n_elems),
+        _ => Buffer::from_packed_bytes(in_bytes(shape.dtype), bytes, n_elems),
     };
     Literal::new(shape.dtype, &shape.dims, data)
         .map_err(|e| ExecutionError::Host { what: "array".to_string(), reason: e.to_string() })

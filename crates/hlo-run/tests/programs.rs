@@ -76,11 +76,12 @@ fn shorten_loops(text: &str) -> String {
 }
 
 fn floats(literal: &Literal) -> Vec<f64> {
-    let float = |i| match literal.get(i) {
-        Some(Scalar::Float(x)) => x,
+    let parts = |i| match literal.get(i) {
+        Some(Scalar::Float(x)) => vec![x],
+        Some(Scalar::Complex(re, im)) => vec![re, im],
         other => panic!("{other:?}"),
     };
-    (0..literal.n_elems()).map(float).collect()
+    (0..literal.n_elems()).flat_map(parts).collect()
 }
 
 /// Relative to the largest element. Where a program computes in small floats, its wider results carry their rounding.
@@ -96,12 +97,18 @@ fn tolerance(module: &Module) -> f64 {
 /// The largest difference relative to the largest element.
 fn difference(found: &Literal, expected: &Literal) -> f64 {
     assert_eq!((found.dtype(), found.dims()), (expected.dtype(), expected.dims()));
-    if !expected.dtype().is_float() {
+    if !expected.dtype().is_float() && !expected.dtype().is_complex() {
         return if found == expected { 0.0 } else { f64::INFINITY };
     }
     let (found, expected) = (floats(found), floats(expected));
-    let largest = expected.iter().fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs()));
-    let errors = found.iter().zip(&expected).map(|(f, e)| if (f - e).is_nan() { f64::INFINITY } else { (f - e).abs() });
+    let finite = expected.iter().filter(|x| x.is_finite());
+    let largest = finite.fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs()));
+    let error = |(f, e): (&f64, &f64)| match (f - e).is_nan() {
+        _ if f == e => 0.0,
+        true => f64::INFINITY,
+        false => (f - e).abs(),
+    };
+    let errors = found.iter().zip(&expected).map(error);
     errors.fold(0.0, f64::max) / largest
 }
 
@@ -129,7 +136,7 @@ fn run_plan(module: &Module, inputs: &[Vec<Literal>]) -> Result<(Vec<Vec<Literal
 }
 
 /// A row for each pipeline; an error if one is wrong.
-fn check(program: &Step) -> Result<String, String> {
+fn check(program: &Step, pipelines: &[&str]) -> Result<String, String> {
     let text = std::fs::read_to_string(&program.path).map_err(|e| e.to_string())?;
     let module = hlo_text::parse_module(&shorten_loops(&text)).map_err(|d| format!("{:?}", d[0]))?.module;
     let draw = DrawOptions { seed: 3, draws: program.draws.clone(), same: Same::Auto };
@@ -142,7 +149,7 @@ fn check(program: &Step) -> Result<String, String> {
     let mut rows = format!("{:30} evaluated in {:.1} s", program.file, started.elapsed().as_secs_f64());
     let tolerance = tolerance(&module);
     let mut is_wrong = false;
-    for pipeline in PIPELINES {
+    for &pipeline in pipelines {
         let mut optimized = module.clone();
         if !pipeline.is_empty() {
             run_passes(pipeline, &mut optimized)?;
@@ -174,7 +181,8 @@ fn programs_agree_with_the_evaluator() {
     assert!(!programs.is_empty(), "no program of these names");
     let mut failures = Vec::new();
     for program in &programs {
-        let outcome = std::panic::catch_unwind(|| check(program)).unwrap_or_else(|_| Err("it panicked".to_string()));
+        let outcome =
+            std::panic::catch_unwind(|| check(program, &PIPELINES)).unwrap_or_else(|_| Err("it panicked".to_string()));
         match outcome {
             Ok(rows) => println!("{rows}"),
             Err(reason) => {
@@ -185,4 +193,15 @@ fn programs_agree_with_the_evaluator() {
     }
     println!("{} of {} programs agree with the evaluator", programs.len() - failures.len(), programs.len());
     assert!(failures.is_empty(), "{} of {} are wrong:\n{}", failures.len(), programs.len(), failures.join("\n"));
+}
+
+/// Complex numbers, 4-bit integers and 8-bit floats in collectives, reductions, a product and moves, on four devices.
+#[test]
+fn other_element_types_agree_with_the_evaluator() {
+    let file = "element_types.hlo".to_string();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/element_types.hlo").into();
+    let draws = vec![Draw::Normal(1.0), Draw::Normal(1.0), Draw::Below(30000), Draw::Normal(2.0)];
+    let pipelines = ["expand-operations", "expand-operations,propagate-layouts,fuse"];
+    let rows = check(&Step { file, draws, path }, &pipelines);
+    println!("{}", rows.unwrap_or_else(|reason| panic!("{reason}")));
 }

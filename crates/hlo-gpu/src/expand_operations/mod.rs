@@ -18,7 +18,8 @@
 //!
 //! **What it does.** `sort`, `topk` and the custom call `TopK` ([`sort`]); batch norms ([`batch_norm`]); random bits of
 //! both algorithms, those of the evaluator ([`random`]); asynchronous pairs become the
-//! instruction that they begin ([`pairs`]); annotations of shardings, which mean nothing on one device, go.
+//! instruction that they begin ([`pairs`]); sums across devices of 8-bit floats and of integers that NCCL does not add are
+//! made in a wider type ([`promote`]); annotations of shardings, which mean nothing on one device, go.
 //!
 //! **What it does not do.** Sorts by comparators that call others or hold other than elementwise operations, and of more than
 //! 16,777,216 elements in a row, stay; so do exchanges with the host. A network of a long row has up to 300 steps, each of which is a
@@ -29,6 +30,7 @@
 
 mod batch_norm;
 mod pairs;
+mod promote;
 mod random;
 mod sort;
 mod writer;
@@ -103,6 +105,8 @@ fn expanded(w: &mut Writer<'_>, inst: InstId) -> Option<InstId> {
         batch_norm::expand(w, inst)
     } else if opcode == Opcode::RngBitGenerator {
         random::expand(w, inst)
+    } else if [Opcode::AllReduce, Opcode::ReduceScatter].contains(&opcode) {
+        promote::expand_reduction(w, inst)
     } else if opcode.row().flow == Flow::AsyncDone {
         pairs::expand_done(w, inst)
     } else {

@@ -5,6 +5,7 @@ use hlo_ir::attrs::{Attrs, ConvAttrs, DotAttrs, WindowDim};
 use hlo_ir::{ArrayShape, InstId, Module};
 use smallvec::SmallVec;
 
+use super::dtype::CType;
 use super::emitter::{Atom, Element, Emitted, Emitter, Index, Value};
 use super::windows::{guarded, input_position, window_dims};
 use crate::GpuError;
@@ -17,8 +18,8 @@ struct Products {
 
 impl Products {
     fn start(e: &mut Emitter<'_>, inst: InstId) -> Result<Products, GpuError> {
-        let held = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?.held;
-        Ok(Products { sum: e.variable(held, &format!("({held})0")), held })
+        let held = CType::of(e.leaf_shape(inst, 0)?.dtype).held;
+        Ok(Products { sum: e.variable(held, &format!("{held}()")), held })
     }
 
     fn add(&self, e: &mut Emitter<'_>, a: &Value, b: &Value) {
@@ -27,7 +28,7 @@ impl Products {
     }
 
     fn finish(self, e: &mut Emitter<'_>, inst: InstId) -> Result<Value, GpuError> {
-        let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
+        let ctype = CType::of(e.leaf_shape(inst, 0)?.dtype);
         let rounded = ctype.rounded(&self.sum.text);
         Ok(if rounded == self.sum.text { self.sum } else { e.constant(ctype.held, &rounded) })
     }
@@ -73,7 +74,7 @@ pub(super) fn dot(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Eleme
     let mut pairs: SmallVec<[(usize, usize); 4]> = pairs.map(|(&l, &r)| (l as usize, r as usize)).collect();
     pairs.sort_by_key(|&(l, _)| std::cmp::Reverse(order.iter().position(|&dim| dim == l)));
     let sizes: SmallVec<[i64; 4]> = pairs.iter().map(|&(l, _)| lhs_shape.dims[l]).collect();
-    let through = attrs.operand_rounding().map(|to| e.ctype(inst, to)).transpose()?;
+    let through = attrs.operand_rounding().map(CType::of);
     let rounded = |value: Value| match through {
         Some(through) => Value { text: through.rounded(&value.text), depth: value.depth },
         None => value,

@@ -238,7 +238,7 @@ impl ConvTiles {
                 let feature = e.sum(first, at);
                 (conv.rhs, conv.kernel_index(feature, &taps, channel))
             };
-            let element = e.variable(held, &format!("({held})0"));
+            let element = e.variable(held, &format!("{held}()"));
             guarded(e, &conditions, |e| {
                 let value: Value = e.value(frame, operand, 0, &own)?;
                 e.line(format!("{} = ({held}){};", element.text, value.text));

@@ -1,11 +1,10 @@
 //! Operations that compute an element from the operands' elements at the same index.
 
 use hlo_ir::attrs::{Attrs, Comparison};
-use hlo_ir::{DType, InstId, Scalar};
+use hlo_ir::{DType, Scalar};
 
 use super::dtype::CType;
 use super::emitter::{Atom, Element, Emitted, Emitter, Value};
-use super::table::COMPLEX;
 use crate::GpuError;
 
 /// The operands' elements at the same index; scalars stand for arrays of themselves.
@@ -28,7 +27,7 @@ const FASTER_FOR_BF16: [&str; 3] = ["divide", "exponential", "logistic"];
 pub(super) fn function(e: &mut Emitter<'_>, element: Element<'_>, name: &str) -> Emitted {
     let inst = element.inst;
     let args: Vec<String> = operands(e, element)?.into_iter().map(|value| value.text).collect();
-    let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
+    let ctype = CType::of(e.leaf_shape(inst, 0)?.dtype);
     let suffix = if ctype.dtype == DType::BF16 && FASTER_FOR_BF16.contains(&name) { "_bf16" } else { "" };
     let text = format!("hlo::{name}{suffix}({})", args.join(", "));
     if EXACT.contains(&name) || ctype.rounded(&text) == text {
@@ -61,28 +60,30 @@ pub(super) fn compare(e: &mut Emitter<'_>, element: Element<'_>) -> Emitted {
 
 pub(super) fn convert(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let operand = e.operand(inst, 0)?;
-    let from = e.ctype(operand, e.leaf_shape(operand, 0)?.dtype)?;
-    let to = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
+    let from = CType::of(e.leaf_shape(operand, 0)?.dtype);
+    let to = CType::of(e.leaf_shape(inst, 0)?.dtype);
     let value = e.value(frame, operand, 0, index)?;
     Ok(e.constant(to.held, &to.converted(from, &value.text)))
 }
 
-/// The real part of a real number: itself.
+/// The real part; a real number is its own.
 pub(super) fn real(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
-    check_real(e, inst)?;
-    e.value(frame, e.operand(inst, 0)?, 0, index)
+    let number = e.value(frame, e.operand(inst, 0)?, 0, index)?;
+    if !e.operand_shape(inst, 0)?.dtype.is_complex() {
+        return Ok(number);
+    }
+    let ctype = CType::of(e.leaf_shape(inst, 0)?.dtype);
+    Ok(e.constant(ctype.held, &format!("{}.re", number.text)))
 }
 
-/// The imaginary part of a real number: 0.
-pub(super) fn imag(e: &mut Emitter<'_>, Element { inst, .. }: Element<'_>) -> Emitted {
-    check_real(e, inst)?;
-    let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
-    Ok(Value::literal(ctype.literal(Scalar::Float(0.0))))
-}
-
-/// Fails if the operand has complex elements.
-fn check_real(e: &Emitter<'_>, inst: InstId) -> Result<(), GpuError> {
-    if e.operand_shape(inst, 0)?.dtype.is_complex() { Err(e.unsupported(inst, COMPLEX)) } else { Ok(()) }
+/// The imaginary part; that of a real number is 0.
+pub(super) fn imag(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
+    let ctype = CType::of(e.leaf_shape(inst, 0)?.dtype);
+    if !e.operand_shape(inst, 0)?.dtype.is_complex() {
+        return Ok(Value::literal(ctype.literal(Scalar::Float(0.0))));
+    }
+    let number = e.value(frame, e.operand(inst, 0)?, 0, index)?;
+    Ok(e.constant(ctype.held, &format!("{}.im", number.text)))
 }
 
 /// The bits of a held value, as an unsigned integer.
@@ -90,7 +91,7 @@ fn to_bits(ctype: CType, value: &str) -> String {
     match ctype.dtype {
         DType::F32 => format!("hlo::bits32({value})"),
         DType::F64 => format!("hlo::bits64({value})"),
-        DType::BF16 | DType::F16 => format!("{}.bits", ctype.exact_stored(value)),
+        _ if ctype.is_coded() => format!("{}.bits", ctype.exact_stored(value)),
         _ => format!("(hlo::u{})({value})", ctype.dtype.bits()),
     }
 }
@@ -100,7 +101,10 @@ fn from_bits(ctype: CType, bits: &str) -> String {
     match ctype.dtype {
         DType::F32 => format!("hlo::f32_bits((hlo::u32)({bits}))"),
         DType::F64 => format!("hlo::f64_bits({bits})"),
-        DType::BF16 | DType::F16 => ctype.loaded(&format!("{}{{(hlo::u16)({bits})}}", ctype.stored)),
+        _ if ctype.is_coded() => {
+            let width = if ctype.size_bytes() == 1 { "u8" } else { "u16" };
+            ctype.loaded(&format!("{}{{(hlo::{width})({bits})}}", ctype.stored))
+        }
         DType::Pred => format!("({bits}) != 0"),
         _ => format!("({})({bits})", ctype.held),
     }
@@ -117,8 +121,8 @@ pub(super) fn reinterpreted(e: &mut Emitter<'_>, from: CType, to: CType, value: 
 
 pub(super) fn bitcast_convert(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let operand = e.operand(inst, 0)?;
-    let from = e.ctype(operand, e.leaf_shape(operand, 0)?.dtype)?;
-    let to = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
+    let from = CType::of(e.leaf_shape(operand, 0)?.dtype);
+    let to = CType::of(e.leaf_shape(inst, 0)?.dtype);
     let (from_bits_wide, to_bits_wide) = (from.dtype.bits(), to.dtype.bits());
     if from_bits_wide == to_bits_wide {
         let value = e.value(frame, operand, 0, index)?;
@@ -147,7 +151,7 @@ pub(super) fn bitcast_convert(e: &mut Emitter<'_>, Element { frame, inst, index,
 pub(super) fn reduce_precision(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let operand = e.operand(inst, 0)?;
     let value = e.value(frame, operand, 0, index)?;
-    let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
+    let ctype = CType::of(e.leaf_shape(inst, 0)?.dtype);
     let Attrs::ReducePrecision(attrs) = &e.module.inst(inst).attrs else {
         return Err(e.unsupported(inst, "expected widths of exponent and mantissa"));
     };

@@ -227,11 +227,6 @@ impl<'m> Emitter<'m> {
         GpuError::Unsupported { instruction: self.instruction.clone(), reason }
     }
 
-    /// The C++ types of an element type of `inst`.
-    pub(super) fn ctype(&self, inst: InstId, dtype: hlo_ir::DType) -> Result<CType, GpuError> {
-        CType::of(dtype, self.module.inst_name(inst))
-    }
-
     /// The array that `inst` has at `leaf`.
     pub(super) fn leaf_shape(&self, inst: InstId, leaf: usize) -> Result<&'m ArrayShape, GpuError> {
         array_of_leaf(self.module, inst, leaf)
@@ -572,7 +567,7 @@ impl<'m> Emitter<'m> {
         literal: &Literal,
         index: &[Atom],
     ) -> Result<Value, GpuError> {
-        let ctype = self.ctype(inst, literal.dtype())?;
+        let ctype = CType::of(literal.dtype());
         if let (true, Some(first)) = (literal.is_splat(), literal.get(0)) {
             return Ok(Value::literal(ctype.literal(first)));
         }

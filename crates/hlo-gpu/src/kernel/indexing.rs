@@ -141,7 +141,7 @@ pub(super) fn scatter(e: &mut Emitter<'_>, Element { frame, inst, leaf, index }:
     let comp = parts.attrs.to_apply.ok_or_else(|| e.unsupported(inst, "expected a computation to combine by"))?;
     let dtypes: Vec<_> =
         parts.operands.iter().map(|&x| Ok(e.leaf_shape(x, 0)?.dtype)).collect::<Result<_, GpuError>>()?;
-    let combiner = Combiner::new(e, inst, comp, &dtypes)?;
+    let combiner = Combiner::new(e, comp, &dtypes);
     let olds = parts.operands.iter().map(|&x| e.value(frame, x, 0, index)).collect::<Result<Vec<Value>, GpuError>>()?;
     let accumulators = combiner.start(e, &olds);
     let starts = Starts {

@@ -48,7 +48,9 @@ use emitter::{Argument, Binding, Emitter};
 /// What stands before the kernels of a program: types and arithmetic, the functions that rows of the op table describe,
 /// and what else kernels call.
 pub fn prelude() -> String {
-    [include_str!("prelude/numbers.h"), &scalar::functions(), include_str!("prelude/kernels.h")].join("\n")
+    let numbers = [include_str!("prelude/numbers.h"), include_str!("prelude/narrow.h")].concat();
+    let complex = include_str!("prelude/complex.h");
+    [&numbers, &scalar::functions(), complex, include_str!("prelude/kernels.h")].join("\n")
 }
 
 /// How kernels are written.
@@ -79,7 +81,7 @@ fn array_leaves(shape: &Shape, instruction: &str) -> Result<Vec<Argument>, GpuEr
         .into_iter()
         .map(|shape| {
             check_layout(&shape, instruction)?;
-            Ok(Argument { ctype: CType::of(shape.dtype, instruction)?, shape })
+            Ok(Argument { ctype: CType::of(shape.dtype), shape })
         })
         .collect()
 }

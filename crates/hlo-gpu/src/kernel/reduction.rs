@@ -27,9 +27,9 @@ pub(super) struct Combiner {
 }
 
 impl Combiner {
-    /// The combiner of `inst`, which reduces arrays of these element types by `comp`.
-    pub(super) fn new(e: &Emitter<'_>, inst: InstId, comp: CompId, dtypes: &[DType]) -> Result<Combiner, GpuError> {
-        let ctypes = dtypes.iter().map(|&dtype| e.ctype(inst, dtype)).collect::<Result<Vec<CType>, GpuError>>()?;
+    /// The combiner of arrays of these element types by `comp`.
+    pub(super) fn new(e: &Emitter<'_>, comp: CompId, dtypes: &[DType]) -> Combiner {
+        let ctypes = dtypes.iter().map(|&dtype| CType::of(dtype)).collect();
         let computation = e.module.comp(comp);
         let root = computation.root.expand().map(|root| e.module.inst(root));
         let monoid = find_monoid(e.module, comp);
@@ -39,7 +39,7 @@ impl Combiner {
             Rule::Function(name) => Some(name),
             Rule::Code(_) | Rule::Refused(_) => None,
         });
-        Ok(Combiner { comp, plain, monoid, extremum: find_arg_extremum(e.module, comp), ctypes })
+        Combiner { comp, plain, monoid, extremum: find_arg_extremum(e.module, comp), ctypes }
     }
 
     /// Whether `init` changes nothing that it is combined with.
@@ -181,7 +181,7 @@ impl Reduced {
         for &operand in operands {
             dtypes.push(e.leaf_shape(operand, 0)?.dtype);
         }
-        let combiner = Combiner::new(e, inst, comp, &dtypes)?;
+        let combiner = Combiner::new(e, comp, &dtypes);
         // A constant is known even where it is passed as an argument; only a known one lets a reduction be split.
         let value = |&init: &InstId| {
             let is_constant = e.module.inst(init).opcode == Opcode::Constant;

@@ -96,7 +96,7 @@ impl ScatterRows {
         let comp = parts.attrs.to_apply;
         let comp = comp.ok_or_else(|| e.unsupported(self.scatter, "expected a computation to combine by"))?;
         let dtypes: Vec<_> = results.iter().map(|(_, argument)| argument.shape.dtype).collect();
-        let combiner = Combiner::new(e, self.scatter, comp, &dtypes)?;
+        let combiner = Combiner::new(e, comp, &dtypes);
         let depth = e.depth();
         let rows_at_once = self.rows_at_once(blocks.block);
         let lane = e.bind(format!("(idx)threadIdx.x % {}", self.lanes), depth);
@@ -261,7 +261,7 @@ impl Update<'_, '_> {
                     let index = self.rows.index(e, row, column, &self.parts.shape.dims);
                     let guard = (n_columns % (lanes * at_once) != 0).then(|| format!("{column} < {n_columns}"));
                     let held = self.results.iter().map(|(_, argument)| argument.ctype.held);
-                    let accumulators = held.map(|held| e.variable(held, "0")).collect();
+                    let accumulators = held.map(|held| e.variable(held, &format!("{held}()"))).collect();
                     columns.push(Column { index, guard, accumulators });
                 }
                 self.load_rows(e, &columns, owned.is_first)?;
@@ -315,7 +315,7 @@ impl Update<'_, '_> {
                 let batch = self.batch(e, item);
                 for column in columns {
                     let held = self.results.iter().map(|(_, argument)| argument.ctype.held);
-                    let values: Vec<Value> = held.map(|held| e.variable(held, "0")).collect();
+                    let values: Vec<Value> = held.map(|held| e.variable(held, &format!("{held}()"))).collect();
                     let is_found = format!("{hit} < {found}");
                     guarded(e, std::iter::once(&is_found).chain(&column.guard), |e| {
                         let index = self.update_index(&batch, &column.index);

@@ -1,9 +1,10 @@
 //! Operations that move elements: each computes where an element of its result comes from.
 
 use hlo_ir::attrs::{Attrs, DimsAttrs};
-use hlo_ir::{ArrayShape, InstId};
+use hlo_ir::{ArrayShape, DType, InstId};
 use smallvec::SmallVec;
 
+use super::dtype::CType;
 use super::elementwise::reinterpreted;
 use super::emitter::{Atom, Element, Emitted, Emitter, FrameId, Index, Value};
 use crate::GpuError;
@@ -126,7 +127,7 @@ pub(super) fn bitcast(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: E
         own[dim] = atom;
     }
     let operand = e.operand(inst, 0)?;
-    let (old, new) = (e.ctype(inst, to.dtype)?, e.ctype(inst, from.dtype)?);
+    let (old, new) = (CType::of(to.dtype), CType::of(from.dtype));
     let value = e.value(frame, operand, 0, &own)?;
     Ok(reinterpreted(e, old, new, value))
 }
@@ -188,9 +189,9 @@ fn either(
     if conditions.is_empty() {
         return yes(e);
     }
-    let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
+    let ctype = CType::of(e.leaf_shape(inst, 0)?.dtype);
     let condition = e.constant("bool", &conditions.join(" && "));
-    let result = e.variable(ctype.held, &format!("({})0", ctype.held));
+    let result = e.variable(ctype.held, &format!("{}()", ctype.held));
     e.branch(&condition.text, |e| {
         let value = yes(e)?;
         e.line(format!("{} = {};", result.text, value.text));
@@ -231,7 +232,7 @@ pub(super) fn pad(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Eleme
 pub(super) fn concatenate(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Element<'_>) -> Emitted {
     let dim = listed_dims(e, inst)?.first().copied().ok_or_else(|| misfit(e, inst))?;
     let &atom = index.get(dim).ok_or_else(|| misfit(e, inst))?;
-    let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
+    let ctype = CType::of(e.leaf_shape(inst, 0)?.dtype);
     let mut parts = Vec::new();
     let mut end = 0;
     for operand in 0..e.module.inst(inst).operands.len() {
@@ -241,7 +242,7 @@ pub(super) fn concatenate(e: &mut Emitter<'_>, Element { frame, inst, index, .. 
         }
         end += size;
     }
-    let result = e.variable(ctype.held, &format!("({})0", ctype.held));
+    let result = e.variable(ctype.held, &format!("{}()", ctype.held));
     for (i, &(operand, start, end)) in parts.iter().enumerate() {
         let condition = match (i == 0, i + 1 == parts.len()) {
             (true, true) => "true".to_string(),
@@ -264,9 +265,9 @@ pub(super) fn concatenate(e: &mut Emitter<'_>, Element { frame, inst, index, .. 
 pub(super) fn iota(e: &mut Emitter<'_>, Element { inst, index, .. }: Element<'_>) -> Emitted {
     let Attrs::Iota(attrs) = &e.module.inst(inst).attrs else { return Err(misfit(e, inst)) };
     let atom = index.get(attrs.iota_dimension as usize).ok_or_else(|| misfit(e, inst))?;
-    let ctype = e.ctype(inst, e.leaf_shape(inst, 0)?.dtype)?;
-    let text = format!("({}){atom}", ctype.held);
-    Ok(e.constant(ctype.held, &ctype.rounded(&text)))
+    let ctype = CType::of(e.leaf_shape(inst, 0)?.dtype);
+    let text = ctype.converted(CType::of(DType::S64), &atom.to_string());
+    Ok(e.constant(ctype.held, &text))
 }
 
 pub(super) fn get_dimension_size(e: &mut Emitter<'_>, Element { inst, .. }: Element<'_>) -> Emitted {

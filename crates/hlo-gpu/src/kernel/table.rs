@@ -22,7 +22,7 @@ pub(super) enum Rule {
 
 const COLLECTIVE: &str = "expected an operation of one device in a kernel, found one that communicates";
 const HOST: &str = "expected an operation of one device in a kernel, found one that exchanges data with the host";
-pub(super) const COMPLEX: &str = "expected real numbers in a kernel, found complex ones";
+const TRANSFORM: &str = "Fourier transforms are not written as kernels";
 const ORDER: &str = "sorting is not written as a kernel";
 const RANDOM: &str = "random numbers are not drawn in kernels";
 const LINEAR_ALGEBRA: &str = "matrix factorizations are not written as kernels";
@@ -52,6 +52,7 @@ fn special(op: SpecialOp) -> Rule {
         SpecialOp::IsFinite => function("is_finite"),
         SpecialOp::Clamp => function("clamp"),
         SpecialOp::Select => function("select"),
+        SpecialOp::Complex => function("complex"),
         SpecialOp::Compare => Code(elementwise::compare),
         SpecialOp::Convert => Code(elementwise::convert),
         SpecialOp::BitcastConvert => Code(elementwise::bitcast_convert),
@@ -85,7 +86,7 @@ fn special(op: SpecialOp) -> Rule {
         SpecialOp::Tuple | SpecialOp::GetTupleElement | SpecialOp::OptimizationBarrier => Code(structure::handed_on),
 
         SpecialOp::Parameter => Refused("expected a parameter of the fused computation, found another"),
-        SpecialOp::Complex | SpecialOp::Fft => Refused(COMPLEX),
+        SpecialOp::Fft => Refused(TRANSFORM),
         SpecialOp::StochasticConvert => Refused("stochastic rounding is not written as a kernel"),
         SpecialOp::Sort | SpecialOp::TopK => Refused(ORDER),
         SpecialOp::Scan => Refused("a scan is not written as a kernel"),

@@ -5,6 +5,7 @@ use hlo_ir::{InstId, Module, Opcode};
 use smallvec::SmallVec;
 
 use super::Signature;
+use super::dtype::CType;
 use super::emitter::{Argument, Atom, Element, Emitter, FrameId, Index, ScopeKind};
 use super::group::{BlockRange, ResultGroup};
 use super::reach::Root;
@@ -80,7 +81,7 @@ impl Tiles {
     ) -> Result<(), GpuError> {
         let dims = results[group.results[0]].shape.dims.clone();
         let dtype = e.leaf_shape(self.staged, 0)?.dtype;
-        let held = e.ctype(self.staged, dtype)?.held;
+        let held = CType::of(dtype).held;
         let table = e.fresh("s");
         e.is_cooperative = true;
         e.line(format!("__shared__ {held} {table}[{}];", SIDE * (SIDE + 1)));

@@ -3,6 +3,7 @@
 use hlo_ir::attrs::{Attrs, Window, WindowDim};
 use smallvec::SmallVec;
 
+use super::dtype::CType;
 use super::emitter::{Atom, Element, Emitted, Emitter, Index};
 use super::reduction::{Combiner, Reduced};
 use crate::GpuError;
@@ -89,8 +90,8 @@ pub(super) fn select_and_scatter(e: &mut Emitter<'_>, Element { frame, inst, lea
     if window.iter().any(|dim| dim.base_dilation != 1 || dim.window_dilation != 1) {
         return Err(e.unsupported(inst, "expected a window without dilation"));
     }
-    let combiner = Combiner::new(e, inst, scatter, &[source_shape.dtype])?;
-    let held = e.ctype(operand, shape.dtype)?.held;
+    let combiner = Combiner::new(e, scatter, &[source_shape.dtype]);
+    let held = CType::of(shape.dtype).held;
     let init = e.value(frame, init, 0, &[])?;
     let accumulators = combiner.start(e, &[init]);
     let order: SmallVec<[usize; 4]> = (0..shape.rank()).rev().collect();
@@ -110,7 +111,7 @@ pub(super) fn select_and_scatter(e: &mut Emitter<'_>, Element { frame, inst, lea
             output.push(at);
         }
         e.branch(&conditions.join(" && "), |e| {
-            let chosen = e.variable(held, &format!("({held})0"));
+            let chosen = e.variable(held, &format!("{held}()"));
             let place = e.variable("idx", "-1");
             let sizes: SmallVec<[i64; 4]> = window.iter().map(|dim| dim.size).collect();
             e.count_all(&sizes, &mut |e, taps| {

@@ -35,7 +35,9 @@ impl Lowering<'_> {
             if is_in_place && inputs.iter().filter(|&&other| self.draft.value_of[other] == value).count() == 1 {
                 self.draft.allow_sharing(input, output);
             }
-            calls.push((input, output));
+            // The sum of complex numbers is that of their parts.
+            let is_sum = kind.reduction().is_some();
+            calls.push(if is_sum { (self.parts(input), self.parts(output)) } else { (input, output) });
         }
         let name = self.module.inst_name(inst).to_string();
         let is_alone = kind.pairs().is_none() && groups.iter().all(|group| group.len() == 1);
@@ -52,6 +54,19 @@ impl Lowering<'_> {
             self.call_collective(&name, kind, groups, calls, steps);
         }
         Ok(())
+    }
+
+    /// A buffer of complex numbers as one of their parts; any other as it is.
+    fn parts(&mut self, buffer: BufferId) -> BufferId {
+        let shape = &self.draft.plan.buffers[buffer].shape;
+        let part = match shape.dtype {
+            DType::C64 => DType::F32,
+            DType::C128 => DType::F64,
+            _ => return buffer,
+        };
+        let parts = ArrayShape::new(part, [2 * shape.n_elems() as i64]).with_row_major();
+        let name = self.draft.plan.buffers[buffer].name.to_string();
+        self.draft.add_view(&name, parts, buffer, 0)
     }
 
     /// An all-to-all whose parts are separate arrays: they are brought into one buffer, and the results are parts of another.
@@ -71,7 +86,7 @@ impl Lowering<'_> {
         let exchanged = self.draft.add_value(&name, whole, Home::Temporary);
         let mut leaves = Leaves::new();
         for (i, &input) in inputs.iter().enumerate() {
-            let offset_bytes = part.size_bytes() * i as u64;
+            let offset_bytes = part.memory_bytes() * i as u64;
             let shape = self.draft.plan.buffers[input].shape.clone();
             let to = self.draft.add_view(&name, shape.clone(), packed, offset_bytes);
             leaves.push(Some(self.draft.add_view(&name, shape, exchanged, offset_bytes)));
@@ -99,6 +114,11 @@ impl Lowering<'_> {
         steps.push(Step { name: name.into(), stream: Stream::Communication, waits_for: Vec::new(), work });
     }
 
+    /// The groups of the communicator that all devices share.
+    fn everyone(&self) -> Vec<Vec<u32>> {
+        vec![(0..u32::try_from(self.module.n_devices()).unwrap_or(u32::MAX)).collect()]
+    }
+
     /// The library's collective, and the groups of a communicator for it.
     fn kind_and_groups(&self, inst: InstId, rule: CollectiveRule) -> Result<(CollectiveKind, Vec<Vec<u32>>), GpuError> {
         let wrong = |reason: String| self.unsupported(inst, reason);
@@ -107,10 +127,18 @@ impl Lowering<'_> {
             CollectiveSource::Members => false,
             CollectiveSource::Pair => {
                 let pairs = self.module.device_pairs(inst).map_err(|error| wrong(error.to_string()))?;
-                let n = u32::try_from(self.module.n_devices()).unwrap_or(u32::MAX);
-                return Ok((CollectiveKind::Pairs(pairs), vec![(0..n).collect()]));
+                return Ok((CollectiveKind::Pairs(pairs), self.everyone()));
             }
-            CollectiveSource::Root | CollectiveSource::Rows => {
+            // The first of each group sends to all of it, and to itself.
+            CollectiveSource::Root => {
+                let groups = self.module.device_groups(inst).map_err(|error| wrong(error.to_string()))?;
+                let from_root = |group: &Vec<u32>| -> Vec<(u32, u32)> {
+                    group.first().map_or(Vec::new(), |&root| group.iter().map(|&member| (root, member)).collect())
+                };
+                let pairs = groups.groups.iter().flat_map(from_root).collect();
+                return Ok((CollectiveKind::Pairs(pairs), self.everyone()));
+            }
+            CollectiveSource::Rows => {
                 return Err(wrong(format!("{} has no lowering", self.module.inst(inst).opcode)));
             }
         };
@@ -153,10 +181,11 @@ impl Lowering<'_> {
 /// The library's reduction for a reducer on elements of a type; a `pred` is a byte of 0 or 1.
 fn find_reduction(reducer: Monoid, dtype: DType) -> Option<Reduction> {
     let is_pred = dtype == DType::Pred;
-    // 16-bit integers, complex numbers and the types below 8 bits are not the library's.
+    // 16-bit integers, small floats and the types below 8 bits are not the library's.
     let is_number = matches!(dtype.bits(), 32 | 64) && !dtype.is_complex()
         || matches!(dtype, DType::S8 | DType::U8 | DType::F16 | DType::BF16);
     match reducer {
+        Monoid::Add if dtype.is_complex() => Some(Reduction::Sum),
         Monoid::Add | Monoid::Maximum | Monoid::Or if is_pred => Some(Reduction::Max),
         Monoid::Multiply | Monoid::Minimum | Monoid::And if is_pred => Some(Reduction::Min),
         Monoid::Add if is_number => Some(Reduction::Sum),

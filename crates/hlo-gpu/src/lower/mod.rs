@@ -252,8 +252,8 @@ impl<'a> Lowering<'a> {
         for (k, (leaf, stated)) in leaves.iter().zip(&stated).enumerate() {
             let (Some(buffer), Some(stated)) = (leaf, stated) else { continue };
             let found = &self.draft.plan.buffers[*buffer].shape;
-            if stated.dtype.bits() < 8 {
-                let reason = format!("expected elements of whole bytes, found {}", stated.dtype);
+            if stated.layout.as_ref().is_some_and(|layout| layout.element_size_in_bits > 0) {
+                let reason = format!("expected a byte for each element, found a layout that packs {}", stated.dtype);
                 return Err(self.unsupported(inst, reason));
             }
             if !strides::is_same_layout(found, stated) {
@@ -296,7 +296,7 @@ impl<'a> Lowering<'a> {
 
     /// Copies a buffer; the copy goes away if both can lie in one place.
     pub(crate) fn copy(&mut self, name: &str, from: BufferId, to: BufferId, steps: &mut Vec<Step>) {
-        if self.draft.plan.buffers[to].shape.size_bytes() > 0 {
+        if self.draft.plan.buffers[to].shape.memory_bytes() > 0 {
             self.draft.allow_sharing(from, to);
             self.step(name, Work::Copy { from, to }, steps);
         }

@@ -26,7 +26,8 @@ pub enum CollectiveKind {
         /// Member `k` receives the `k`-th part of each input or of their reduction, not the whole.
         scatters: bool,
     },
-    /// Each device's input goes to another device's output: pairs (source, target) of flat ids; others' output is zero.
+    /// A device's input goes to other devices' outputs: pairs (source, target) of flat ids, each target once. The output of
+    /// those that are no target is zero.
     Pairs(Vec<(u32, u32)>),
 }
 

@@ -1,6 +1,7 @@
 //! What a plan takes of a device's memory, in the terms in which XLA counts.
 
 use super::{Place, Plan, Step};
+use hlo_ir::Literal;
 use std::collections::BTreeSet;
 
 /// Bytes on one device.
@@ -36,7 +37,10 @@ impl Plan {
             output_bytes: self.outputs.iter().map(|&b| bytes(b)).sum(),
             alias_bytes: self.outputs.iter().copied().filter(is_aliased).map(bytes).sum(),
             temp_bytes: self.arena_bytes,
-            constant_bytes: constants.into_iter().map(|id| self.constants.get(id).map_or(0, |c| c.byte_size())).sum(),
+            constant_bytes: constants
+                .into_iter()
+                .map(|id| self.constants.get(id).map_or(0, Literal::memory_bytes))
+                .sum(),
         }
     }
 }

@@ -132,9 +132,9 @@ impl Literal {
         self.data.len()
     }
 
-    /// Bytes of the array when packed.
-    pub fn byte_size(&self) -> u64 {
-        self.dtype.bytes_of(self.data.len() as u64)
+    /// Bytes of the array in memory, whole ones for each element.
+    pub fn memory_bytes(&self) -> u64 {
+        (self.data.len() as u64).saturating_mul(u64::from(self.dtype.bits().div_ceil(8)))
     }
 
     /// The elements as a typed slice; `None` if they are stored as another type. `f4` and `f8` codes are not `u8` elements:

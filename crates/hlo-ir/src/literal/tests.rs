@@ -363,7 +363,7 @@ fn construction_checks_counts_and_storage() {
     assert_eq!([element_count(&[i64::MAX, 8, 0]), element_count(&[0, -1])], [Some(0), None]);
     let wrapped = Literal::new(DType::S4, &[3], Buffer::S8(vec![8, -9, 7])).unwrap();
     assert_eq!(text(&wrapped), "{-8, 7, 7}");
-    assert_eq!(wrapped.byte_size(), 2);
+    assert_eq!(wrapped.memory_bytes(), 3);
     assert_eq!(Format::of(DType::F8E5M2).map(Format::round_trip_digits), Some(2));
     assert!(Literal::splat(DType::F32, &[4], Scalar::Float(1.0)).unwrap().is_splat());
     assert!(!literal(DType::F32, &[2], "{0, -0.0}").is_splat());

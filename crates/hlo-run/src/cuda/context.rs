@@ -156,7 +156,7 @@ impl<'m> DeviceContext<'m> {
 
     /// Bytes of a buffer.
     pub(super) fn size_bytes(&self, buffer: BufferId) -> u64 {
-        self.plan.buffers[buffer].shape.size_bytes()
+        self.plan.buffers[buffer].shape.memory_bytes()
     }
 
     pub(super) fn copy(

@@ -28,7 +28,7 @@ impl Reductions {
                 let shape = &plan.buffers[output].shape;
                 for group in &plan.communicators[call.communicator] {
                     let key = (shape.dtype, how, group.len(), shape.n_elems());
-                    kernels.insert(key, device_reduction(key.0, key.1, key.2, key.3)?);
+                    kernels.insert(key, device_reduction(key.0, key.1, key.2, key.3));
                 }
             }
         }
@@ -62,7 +62,7 @@ mod tests {
         let mut cases = Vec::new();
         for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16, DType::S32, DType::U8, DType::S64, DType::Pred] {
             for how in [Reduction::Sum, Reduction::Product, Reduction::Min, Reduction::Max] {
-                cases.push((dtype, how, device_reduction(dtype, how, n_inputs, n_elems as u64).unwrap()));
+                cases.push((dtype, how, device_reduction(dtype, how, n_inputs, n_elems as u64)));
             }
         }
         let library = Library::new(cases.iter().map(|(_, _, kernel)| kernel)).unwrap();

@@ -18,7 +18,7 @@ use hlo_gpu::plan::{BufferId, CollectiveCall, Plan};
 fn overlaps(plan: &Plan, call: &CollectiveCall, output: BufferId) -> bool {
     let range = |buffer: BufferId| {
         let buffer = &plan.buffers[buffer];
-        (buffer.place, buffer.offset_bytes, buffer.offset_bytes + buffer.shape.size_bytes())
+        (buffer.place, buffer.offset_bytes, buffer.offset_bytes + buffer.shape.memory_bytes())
     };
     let (place, start, end) = range(output);
     call.calls.iter().map(|&(input, _)| range(input)).any(|(p, s, e)| p == place && s < end && start < e)
@@ -27,7 +27,7 @@ fn overlaps(plan: &Plan, call: &CollectiveCall, output: BufferId) -> bool {
 /// Bytes that the outputs of a step need elsewhere, each at a multiple of 256.
 fn staged_bytes(plan: &Plan, call: &CollectiveCall) -> u64 {
     let outputs = call.calls.iter().map(|&(_, output)| output).filter(|&output| overlaps(plan, call, output));
-    outputs.map(|output| plan.buffers[output].shape.size_bytes().next_multiple_of(256)).sum()
+    outputs.map(|output| plan.buffers[output].shape.memory_bytes().next_multiple_of(256)).sum()
 }
 
 /// One device among those of its card.

@@ -44,7 +44,7 @@ pub(crate) fn combine(plan: &Plan, call: &CollectiveCall, brought: &[Vec<u8>]) -
     let mut taken = vec![Vec::new(); brought.len()];
     let mut at = 0;
     for &(input, output) in &call.calls {
-        let size = plan.buffers[input].shape.size_bytes() as usize;
+        let size = plan.buffers[input].shape.memory_bytes() as usize;
         let error = |reason: String| ExecutionError::Host { what: plan.buffers[output].name.clone(), reason };
         let part = |bytes: &'_ Vec<u8>| bytes.get(at..at + size).map(<[u8]>::to_vec);
         let inputs: Option<Vec<Vec<u8>>> = brought.iter().map(part).collect();
@@ -81,7 +81,7 @@ impl Exchange<'_> {
     }
 
     fn write(&mut self, device: usize, bytes: &[u8]) -> Result<(), ExecutionError> {
-        let expected = self.plan.buffers[self.output].shape.size_bytes() as usize;
+        let expected = self.plan.buffers[self.output].shape.memory_bytes() as usize;
         if expected != bytes.len() {
             return Err(self.error(format!("expected an output of {expected} bytes, found {}", bytes.len())));
         }

@@ -258,7 +258,7 @@ impl<'p> Memory<'p> {
 
 /// Where a buffer ends in its place.
 fn size_of_buffer(buffer: &PlanBuffer) -> Result<usize, ExecutionError> {
-    let end = buffer.offset_bytes.checked_add(buffer.shape.size_bytes());
+    let end = buffer.offset_bytes.checked_add(buffer.shape.memory_bytes());
     end.and_then(|end| usize::try_from(end).ok()).filter(|&end| end < 1 << 44).ok_or_else(|| ExecutionError::Host {
         what: buffer.name.clone(),
         reason: "expected a buffer that fits into memory".to_string(),

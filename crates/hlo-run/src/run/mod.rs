@@ -251,7 +251,7 @@ pub fn gather(plan: &Plan, ranks: &Ranks, outputs: &[OutputBytes]) -> Result<Vec
     let split = |bytes: &Vec<u8>| {
         let mut rest = bytes.as_slice();
         let leaf = |&buffer: &BufferId| {
-            let size = plan.buffers[buffer].shape.size_bytes() as usize;
+            let size = plan.buffers[buffer].shape.memory_bytes() as usize;
             let (leaf, tail) = rest.split_at_checked(size)?;
             rest = tail;
             Some(leaf.to_vec())

@@ -153,13 +153,18 @@ HLO_FN u64 shuffle_down(u64 x, int distance) { return __shfl_down_sync(0xfffffff
 template <class T> HLO_TEMPLATE_FN T shuffle_down(T x, int distance) {
     return (T)__shfl_down_sync(0xffffffffu, (int)x, distance);
 }
+template <class T> HLO_TEMPLATE_FN Complex<T> shuffle_down(Complex<T> x, int distance) {
+    return complex(shuffle_down(x.re, distance), shuffle_down(x.im, distance));
+}
 // The value of one lane.
 HLO_FN float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 HLO_FN double shuffle(double x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 HLO_FN s64 shuffle(s64 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 HLO_FN u64 shuffle(u64 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 template <class T> HLO_TEMPLATE_FN T shuffle(T x, int lane) { return (T)__shfl_sync(0xffffffffu, (int)x, lane); }
-
+template <class T> HLO_TEMPLATE_FN Complex<T> shuffle(Complex<T> x, int lane) {
+    return complex(shuffle(x.re, lane), shuffle(x.im, lane));
+}
 
 // Appends to a list in shared memory what threads have found, in the order of warps, of slots, and of lanes. All threads of
 // a block of N_WARPS warps call it with the same `first`, `counts` and length, and get the new length; the list is complete

@@ -114,7 +114,9 @@ template <> struct Wide<s64> { typedef u64 type; };
 template <> struct Wide<u64> { typedef u64 type; };
 
 template <class T> HLO_TEMPLATE_FN bool is_signed_type() { return (T)-1 < (T)0; }
-template <class T> HLO_TEMPLATE_FN int bits_of_type() { return (int)sizeof(T) * 8; }
+// How many bits a type's values have.
+template <class T> struct Bits { static const int n = (int)sizeof(T) * 8; };
+template <class T> HLO_TEMPLATE_FN int bits_of_type() { return Bits<T>::n; }
 template <class T> HLO_TEMPLATE_FN T highest() {
     return is_signed_type<T>() ? (T)(((u64)1 << (bits_of_type<T>() - 1)) - 1) : (T)~(T)0;
 }

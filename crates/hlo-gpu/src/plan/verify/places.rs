@@ -2,6 +2,7 @@
 
 use crate::plan::ranges::{RangeMap, range};
 use crate::plan::{BufferId, CommunicatorId, Place, Plan, PlanValueId, Step, Work};
+use hlo_ir::Literal;
 use std::collections::BTreeMap;
 
 /// What kernels' and products' accesses need at least; buffers that are parts of others are as their elements are.
@@ -56,7 +57,7 @@ fn ends(plan: &Plan, errors: &mut Vec<String>) {
             Place::Parameter(leaf) => leaf_bytes(&plan.parameters, leaf),
             Place::Output(leaf) => leaf_bytes(&plan.outputs, leaf),
             Place::Arena => plan.arena_bytes,
-            Place::Constant(constant) => plan.constants.get(constant).map_or(0, |c| c.byte_size()),
+            Place::Constant(constant) => plan.constants.get(constant).map_or(0, Literal::memory_bytes),
             Place::DeviceIds => 8,
         };
         let end = buffer.offset_bytes.saturating_add(buffer.shape.memory_bytes());
