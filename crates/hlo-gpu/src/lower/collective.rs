@@ -1,7 +1,8 @@
 //! Collectives as the communication library has them: contiguous buffers whose shards lie one after the other.
 //! [`super::legalize`] has made scattered and gathered dims the slowest ones.
 
-use super::{Leaves, Lowering};
+use super::strides::is_same_layout;
+use super::{Leaves, Lowering, array_leaves};
 use crate::GpuError;
 use crate::buffers::Home;
 use crate::plan::{BufferId, CollectiveCall, CollectiveKind, Reduction, Step, Stream, Work};
@@ -22,6 +23,11 @@ impl Lowering<'_> {
         if rule.exchanges_parts() && result_is_tuple {
             return self.exchange_of_arrays(inst, groups, inputs, steps);
         }
+        // A device alone has what it would receive.
+        let is_alone = kind.pairs().is_none() && groups.iter().all(|group| group.len() == 1);
+        if is_alone && self.has_same_arrays(inst, &inputs) {
+            return self.bind(inst, inputs.into_iter().map(Some).collect());
+        }
         let leaves = self.result_leaves(inst);
         let outputs: Vec<BufferId> = leaves.iter().copied().flatten().collect();
         self.bind(inst, leaves)?;
@@ -40,7 +46,6 @@ impl Lowering<'_> {
             calls.push(if is_sum { (self.parts(input), self.parts(output)) } else { (input, output) });
         }
         let name = self.module.inst_name(inst).to_string();
-        let is_alone = kind.pairs().is_none() && groups.iter().all(|group| group.len() == 1);
         if is_alone {
             // The counts of devices that a header lacks are those of one device.
             let n_elems = |buffer: BufferId| self.draft.plan.buffers[buffer].shape.n_elems();
@@ -54,6 +59,16 @@ impl Lowering<'_> {
             self.call_collective(&name, kind, groups, calls, steps);
         }
         Ok(())
+    }
+
+    /// Whether the results are arrays like these, in the same layouts.
+    fn has_same_arrays(&self, inst: InstId, inputs: &[BufferId]) -> bool {
+        let results = array_leaves(self.module.shape(inst));
+        results.len() == inputs.len()
+            && results.iter().zip(inputs).all(|(result, &input)| {
+                let input = &self.draft.plan.buffers[input].shape;
+                result.as_ref().is_some_and(|result| result.same_type(input) && is_same_layout(input, result))
+            })
     }
 
     /// A buffer of complex numbers as one of their parts; any other as it is.
