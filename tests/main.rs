@@ -27,6 +27,7 @@ mod plan_parallel;
 mod plan_rules;
 mod plan_trace;
 mod plan_zero;
+mod products_in_parts;
 mod promises;
 mod random_collectives;
 mod random_passes;

@@ -3,6 +3,7 @@
 //! One file (or folder) is one pass. [`hlo_spmd`] says what a collective does and how a computation is changed.
 
 mod all_reduce_to_reduce_scatter;
+mod collective_matmul;
 mod combine_collectives;
 pub mod decompose_collectives;
 mod flatten_update;
@@ -19,6 +20,7 @@ use hlo_pass::PassInfo;
 /// The passes of this crate.
 pub const PASSES: &[&PassInfo] = &[
     &all_reduce_to_reduce_scatter::INFO,
+    &collective_matmul::INFO,
     &combine_collectives::INFO,
     &decompose_collectives::INFO,
     &flatten_update::INFO,

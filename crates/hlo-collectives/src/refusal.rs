@@ -31,6 +31,8 @@ pub enum CollectiveRefusal {
     Scatter(ScatterRefusal),
     /// A pass that folds an all-reduce of equal values leaves it.
     Fold(FoldRefusal),
+    /// A pass that takes it apart beside a product leaves it.
+    Matmul(MatmulRefusal),
 }
 
 /// What is wrong with the options of a pass.
@@ -45,6 +47,22 @@ pub(crate) enum OptionError {
         /// The number.
         found: f64,
     },
+}
+
+/// Why a collective beside a product is not taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MatmulRefusal {
+    /// Its reduction is no sum.
+    NoSum,
+    /// Its groups are too large for a ring that is written out.
+    LongRing {
+        /// Members of a group.
+        n: usize,
+        /// The most.
+        most: usize,
+    },
+    /// Permutes name replicas or partitions, not both.
+    ReplicasAndPartitions,
 }
 
 /// Why a collective is not combined with others.
@@ -219,6 +237,12 @@ impl From<ScatterRefusal> for CollectiveRefusal {
     }
 }
 
+impl From<MatmulRefusal> for CollectiveRefusal {
+    fn from(refusal: MatmulRefusal) -> CollectiveRefusal {
+        CollectiveRefusal::Matmul(refusal)
+    }
+}
+
 impl From<FoldRefusal> for CollectiveRefusal {
     fn from(refusal: FoldRefusal) -> CollectiveRefusal {
         CollectiveRefusal::Fold(refusal)
@@ -239,6 +263,21 @@ impl fmt::Display for CollectiveRefusal {
             CollectiveRefusal::Decompose(refusal) => refusal.fmt(f),
             CollectiveRefusal::Scatter(refusal) => refusal.fmt(f),
             CollectiveRefusal::Fold(refusal) => refusal.fmt(f),
+            CollectiveRefusal::Matmul(refusal) => refusal.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for MatmulRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MatmulRefusal::NoSum => f.write_str("its reduction is no sum"),
+            MatmulRefusal::LongRing { n, most } => {
+                write!(f, "its groups have {n} devices; rings are written for at most {most}")
+            }
+            MatmulRefusal::ReplicasAndPartitions => f.write_str(
+                "the module has several replicas of several partitions, and a permute names one or the other",
+            ),
         }
     }
 }

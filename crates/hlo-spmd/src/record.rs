@@ -16,7 +16,7 @@ pub struct CollectiveChange {
     pub because: String,
     /// Bytes of the whole tensor, per device.
     pub bytes: u64,
-    /// Devices in a group.
+    /// Devices in a group; of a permute, pairs.
     pub group_size: u64,
     /// Predicted time, in nanoseconds; `None` where the pass has no cost model.
     pub predicted_ns: Option<f64>,
@@ -40,7 +40,8 @@ impl CollectiveChange {
 
     fn new(change: &'static str, module: &Module, inst: InstId, because: String) -> CollectiveChange {
         let groups = module.device_groups(inst).ok();
-        let group_size = groups.and_then(|g| g.groups.iter().map(Vec::len).max()).unwrap_or(0);
+        let in_group = groups.and_then(|g| g.groups.iter().map(Vec::len).max());
+        let group_size = in_group.or_else(|| Some(module.device_pairs(inst).ok()?.len())).unwrap_or(0);
         let bytes = |inst: &InstId| module.shape(*inst).size_bytes();
         // An all-gather puts out the whole tensor, a reduce-scatter takes it in: the whole is the larger of the two sides.
         let whole_bytes = bytes(&inst).max(module.inst(inst).operands.iter().map(bytes).sum());
