@@ -24,6 +24,9 @@ pub(super) enum Kind {
     Sum,
 }
 
+const KINDS: [(Opcode, Kind); 3] =
+    [(Opcode::AllGather, Kind::Gather), (Opcode::ReduceScatter, Kind::Scatter), (Opcode::AllReduce, Kind::Sum)];
+
 /// What a product does with a dim of one of its operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
@@ -129,12 +132,8 @@ impl Finder<'_> {
     /// The site of a collective; none if no product is beside it.
     fn site(&self, inst: InstId) -> Result<Option<Site>, CollectiveRefusal> {
         let module = self.module;
-        let kind = match module.inst(inst).opcode {
-            Opcode::AllGather => Kind::Gather,
-            Opcode::ReduceScatter => Kind::Scatter,
-            Opcode::AllReduce => Kind::Sum,
-            _ => return Ok(None),
-        };
+        let opcode = module.inst(inst).opcode;
+        let Some(&(_, kind)) = KINDS.iter().find(|(of, _)| *of == opcode) else { return Ok(None) };
         let (&[operand], Some(result)) = (module.inst(inst).operands.as_slice(), array(module, inst)) else {
             return Ok(None);
         };
