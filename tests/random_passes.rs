@@ -73,6 +73,8 @@ fn collectives_in_another_form_give_the_same_bits() {
         "combine-collectives{mode=packed}",
         "combine-collectives{mode=variadic,threshold-bytes=64},split-tuple-all-reduce{ops=all}",
         "fold-all-reduce-of-all-reduce",
+        "split-microbatches{profit=always,parts=2,gradients=joined}",
+        "split-microbatches{profit=always,parts=2,gradients=summed}",
     ] {
         let check = |&seed: &u64| check(pipeline, hlo_collectives::PASSES, few_devices(seed), seed);
         let n_changed = (0..n_cases).filter(check).count() as u64;

@@ -13,6 +13,7 @@ mod reassociate_all_reduce;
 mod refusal;
 mod rematerialize_all_gather;
 mod sink_all_reduce;
+mod split_microbatches;
 mod split_tuple_all_reduce;
 
 use hlo_pass::PassInfo;
@@ -29,5 +30,6 @@ pub const PASSES: &[&PassInfo] = &[
     &reassociate_all_reduce::INFO,
     &rematerialize_all_gather::INFO,
     &sink_all_reduce::INFO,
+    &split_microbatches::INFO,
     &split_tuple_all_reduce::INFO,
 ];
