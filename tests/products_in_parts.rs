@@ -130,6 +130,17 @@ fn random_product(seed: u64) -> RandomProduct {
         lines.push(format!("%w = f64[{}] convert(%y)", list(result.iter().copied())));
         lines.push(format!("%z = {} convert(%w)", array(&result)));
     }
+    // With dims of size 1 before and behind; what is summed perhaps flat.
+    let mut cut = cut;
+    let mut result = result;
+    let reshapes = kind > 0 && rng.below(3) == 0;
+    if reshapes {
+        cut += 1;
+        let padded: Vec<i64> = [&[1], &result[..], &[1]].concat();
+        result = if kind == 2 && rng.below(2) == 0 { vec![result.iter().product()] } else { padded };
+        lines.push(format!("%r = {} reshape({summand})", array(&result)));
+    }
+    let summand = if reshapes { "%r" } else { summand };
     if kind == 1 {
         let mut part = result.clone();
         part[cut] /= n as i64;

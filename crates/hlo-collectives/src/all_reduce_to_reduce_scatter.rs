@@ -150,10 +150,12 @@ fn find_slices(
         }
         slices = Some(found);
     }
-    match is_root {
-        true => Err(ScatterRefusal::WholeReturned.into()),
-        false => slices.ok_or(ScatterRefusal::Unused.into()),
+    if is_root {
+        return Err(ScatterRefusal::WholeReturned.into());
     }
+    let slices = slices.ok_or(ScatterRefusal::Unused)?;
+    // A scatter may reduce in another order: its groups are listed as the slices lie.
+    if all_reduce.reducer.is_none() { Err(CollectiveRefusal::UnknownReducer) } else { Ok(slices) }
 }
 
 fn find_slice(module: &Module, all_reduce: &AllReduce, reader: InstId) -> Result<Slices, CollectiveRefusal> {

@@ -28,6 +28,7 @@ const DISTRIBUTING: &str = "distribute-matrix-updates";
 const PROPAGATING: &str = "propagate-shardings";
 const PARTITIONING: &str = "spmd-partition";
 const SEARCHING: &str = "search-parallelization";
+const SPLITTING: &str = "split-microbatches";
 const GATHERING_AGAIN: &str = "rematerialize-all-gather";
 
 /// The option that says how much memory a faster way may take.
@@ -54,6 +55,10 @@ macro_rules! zero {
 const GATHER_AGAIN: &str = GATHERING_AGAIN;
 /// Matrix updates that all devices repeat are shared out where that is faster; what is left to send goes in few collectives.
 const COMBINE: &str = "distribute-matrix-updates,combine-collectives{mode=variadic}";
+
+/// Layers that are cut within are computed on parts of the batch, so that one part's sums run while another is computed.
+const IN_PARTS: &str = SPLITTING;
+const IN_PARTS_COMBINED: &str = "split-microbatches,distribute-matrix-updates,combine-collectives{mode=variadic}";
 
 /// Layers in a loop are gathered while the layer before runs.
 const GATHER_AHEAD: &str = "pipeline-loop-collectives";
@@ -259,6 +264,10 @@ pub const PRESETS: [Preset; 5] = [
             way("updates in shards, few collectives", Some(3), COMBINE),
             reference("with --preset sharded-state", Some(1), SHARD_STATE),
             reference("with --preset sharded-state, few collectives", Some(5), COMBINE),
+            way("gradients summed once, the batch in parts", Some(1), IN_PARTS),
+            way("gradients summed once, the batch in parts, few collectives", Some(1), IN_PARTS_COMBINED),
+            way("updates in shards, the batch in parts", Some(3), IN_PARTS),
+            way("updates in shards, the batch in parts, few collectives", Some(3), IN_PARTS_COMBINED),
         ],
         by_memory: &[
             reference("as it is", None, ""),
@@ -332,6 +341,8 @@ pub const PRESETS: [Preset; 5] = [
             way("shardings in Shardy's order, fewest bytes, updates in shards", Some(0), SHARD_UPDATES),
             way("shardings in Shardy's order, updates in shards", Some(1), SHARD_UPDATES),
             way("the user's shardings alone, updates in shards", Some(5), SHARD_UPDATES),
+            way("shardings in Shardy's order, fewest bytes, the batch in parts", Some(12), IN_PARTS_COMBINED),
+            way("shardings in Shardy's order, the batch in parts", Some(13), IN_PARTS_COMBINED),
         ],
         by_memory: &[
             way("shardings in Shardy's order, fewest bytes", None, SPMD_SHARDY_BYTES),
@@ -363,6 +374,8 @@ pub const PRESETS: [Preset; 5] = [
             way("the best plan with branches made one", None, PLAN_REWRITTEN),
             way("the best plan with branches made one, exchanges once", Some(16), EXCHANGE_ONCE),
             way("the best plan with branches made one, exchanges once, few collectives", Some(17), COMBINE),
+            way("the best plan, the batch in parts", Some(6), IN_PARTS_COMBINED),
+            way("Megatron, the batch in parts", Some(9), IN_PARTS_COMBINED),
         ],
         by_memory: &[],
     },
@@ -528,7 +541,7 @@ impl Preset {
                     SHARDING if has_form && name == MEMORY_LIMIT => true,
                     SHARDING if has_form && name == "keep-weights-sharded" => false,
                     SHARDING => name != "objective" && name != MOST_MEMORY && name != MEMORY_LIMIT,
-                    DISTRIBUTING | PROPAGATING | PARTITIONING => is_of_machine(name),
+                    DISTRIBUTING | PROPAGATING | PARTITIONING | SPLITTING => is_of_machine(name),
                     GATHERING_AGAIN => name == MEMORY_LIMIT,
                     SEARCHING => is_of_machine(name) || OPTIONS_OF_SEARCH.contains(&name),
                     _ => false,

@@ -4,6 +4,7 @@ use crate::refusal::{CollectiveRefusal, MatmulRefusal};
 use cranelift_entity::EntitySet;
 use hlo_analysis::code::{code_computations, pinned_by_control};
 use hlo_ir::attrs::{Attrs, DotAttrs};
+use hlo_ir::factors::{FactorSet, find_factors};
 use hlo_ir::module::UserMap;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{ArrayShape, InstId, Module, Opcode};
@@ -58,8 +59,16 @@ pub(super) struct Product {
     /// Its dim.
     pub dim: usize,
     pub role: Role,
-    /// Elementwise operations of one operand between product and collective, in order.
-    pub between: Vec<InstId>,
+    /// What stands between product and collective, in order.
+    pub between: Vec<Between>,
+}
+
+/// A conversion, a copy or a reshape.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Between {
+    pub inst: InstId,
+    /// The dim of its result that is cut. What reshapes a product that is all-reduced is done after the sum instead.
+    pub dim: usize,
 }
 
 /// A collective that can be taken apart.
@@ -166,7 +175,8 @@ impl Finder<'_> {
             (Kind::Sum, Role::Free { result } | Role::Batch { result, .. }) => result,
             _ => dim.unwrap_or(0),
         };
-        let cut_size = result.dims.get(cut).copied().unwrap_or(0);
+        let whole = if kind == Kind::Sum { array(module, first.dot) } else { Some(result) };
+        let cut_size = whole.and_then(|whole| whole.dims.get(cut)).copied().unwrap_or(0);
         let bytes = module.shape(inst).size_bytes().max(module.shape(operand).size_bytes());
         let groups = groups.groups.into();
         Ok(Some(Site { kind, collective: inst, products, dim: cut, cut_size, is_needed_whole, groups, bytes }))
@@ -178,10 +188,11 @@ impl Finder<'_> {
         let (mut products, mut is_needed_whole) = (Vec::new(), is_root(gather));
         for &user in &self.users[gather] {
             let mut between = Vec::new();
-            let (mut at, mut read) = (user, gather);
-            while self.is_conversion(at) && self.users[at].len() == 1 && !is_root(at) {
-                between.push(at);
-                (read, at) = (at, self.users[at][0]);
+            let (mut at, mut read, mut dim) = (user, gather, dim);
+            while self.is_passed(at) && self.users[at].len() == 1 && !is_root(at) {
+                let Some(to) = self.dim_after(at, dim) else { break };
+                between.push(Between { inst: at, dim: to });
+                (read, at, dim) = (at, self.users[at][0], to);
             }
             match self.product(at, read, dim) {
                 Some((side, role)) => products.push(Product { dot: at, side, dim, role, between }),
@@ -205,16 +216,21 @@ impl Finder<'_> {
     /// The product whose result, converted perhaps, a collective takes and nothing else; cut along `dim`, or where its parts are largest
     /// runs of memory.
     fn made_by(&self, operand: InstId, dim: Option<usize>) -> Option<Product> {
+        let is_sum = dim.is_none();
         let mut between = Vec::new();
-        let mut at = operand;
+        let (mut at, mut dim) = (operand, dim);
         loop {
             if self.users[at].len() != 1 || self.module.comp(self.module.inst(at).parent).root.expand() == Some(at) {
                 return None;
             }
-            if !self.is_conversion(at) {
+            if !self.is_passed(at) {
                 break;
             }
-            between.push(at);
+            between.push(Between { inst: at, dim: dim.unwrap_or(0) });
+            dim = match dim {
+                Some(dim) => Some(self.dim_before(at, dim)?),
+                None => None,
+            };
             at = *self.module.inst(at).operands.first()?;
         }
         between.reverse();
@@ -223,6 +239,9 @@ impl Finder<'_> {
         let result = array(self.module, at)?;
         let slowest = || result.minor_to_major().iter().rev().map(|&d| d as usize).find(|&d| result.dims[d] > 1);
         let dim = dim.or_else(slowest)?;
+        if is_sum {
+            between.iter_mut().for_each(|between| between.dim = dim);
+        }
         let (side, own) = operand_dim(attrs, ranks, dim)?;
         Some(Product { dot: at, side, dim: own, role: role(attrs, ranks, side, own), between })
     }
@@ -240,10 +259,24 @@ impl Finder<'_> {
         Some([array(self.module, lhs)?.rank(), array(self.module, rhs)?.rank()])
     }
 
-    /// A conversion or copy that nothing holds where it is.
-    fn is_conversion(&self, inst: InstId) -> bool {
-        let is_one = [Opcode::Convert, Opcode::Copy].contains(&self.module.inst(inst).opcode);
+    /// A conversion, copy or reshape that nothing holds where it is.
+    fn is_passed(&self, inst: InstId) -> bool {
+        let is_one = [Opcode::Convert, Opcode::Copy, Opcode::Reshape].contains(&self.module.inst(inst).opcode);
         is_one && check_free(self.module, inst, &self.pinned) == Ok(())
+    }
+
+    /// The dim of its result that has the elements of a dim of its operand, and no others.
+    fn dim_after(&self, inst: InstId, dim: usize) -> Option<usize> {
+        let set = find_factors(self.module, inst).ok()?;
+        let factor = FactorSet::sole_use(set.operands.first()?, dim)?.factor;
+        FactorSet::dim_of(set.results.first()?, factor)
+    }
+
+    /// The dim of its operand that has the elements of a dim of its result, and no others.
+    fn dim_before(&self, inst: InstId, dim: usize) -> Option<usize> {
+        let set = find_factors(self.module, inst).ok()?;
+        let factor = FactorSet::sole_use(set.results.first()?, dim)?.factor;
+        FactorSet::dim_of(set.operands.first()?, factor)
     }
 }
 

@@ -22,7 +22,7 @@
 //! ([`ring`]). A product whose result is reduce-scattered is computed a part at a time, for the device that the sum will reach in so
 //! many steps. A product whose result is all-reduced is cut along one of its dims into 2, 4 or 8 parts, each with its own all-reduce
 //! ([`pieces`]); control dependencies keep them in order, and keep XLA from combining them again. Between product and collective
-//! there may be conversions. What else reads a gathered array gets it put together from the parts.
+//! there may be conversions, and reshapes that keep the dim. What else reads a gathered array gets it put together from the parts.
 //!
 //! **What it does not do.** Groups of different sizes, or of more than 16 devices in a ring, stay, and so do rings where replicas and
 //! partitions are both several. Collectives of several arrays, asynchronous ones and those with control dependencies stay.

@@ -80,8 +80,8 @@ impl Ring<'_> {
         so_far: Option<InstId>,
     ) -> Result<InstId, SpmdError> {
         let mut factor = shard;
-        for &conversion in &product.between {
-            factor = self.resized(conversion, &[factor], (product.dim, at.1))?;
+        for between in &product.between {
+            factor = self.resized(between.inst, &[factor], (between.dim, at.1))?;
         }
         let mut operands = self.module.inst(product.dot).operands.clone();
         operands[product.side] = factor;
@@ -122,9 +122,13 @@ impl Ring<'_> {
             if let Role::Batch { other, .. } = product.role {
                 operands[1 - product.side] = self.cut(operands[1 - product.side], other, (step, size))?;
             }
-            let mut summand = self.resized(product.dot, &operands, (site.dim, size))?;
-            for &conversion in &product.between {
-                summand = self.resized(conversion, &[summand], (site.dim, size))?;
+            let cut = match product.role {
+                Role::Free { result } | Role::Batch { result, .. } => result,
+                Role::Contracted { .. } => site.dim,
+            };
+            let mut summand = self.resized(product.dot, &operands, (cut, size))?;
+            for between in &product.between {
+                summand = self.resized(between.inst, &[summand], (between.dim, size))?;
             }
             sum = Some(match sum {
                 Some(sum) => {
