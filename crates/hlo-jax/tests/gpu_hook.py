@@ -22,6 +22,7 @@ import jax
 from described_h100 import described_mesh
 from gpu_compile import Compiled, compiled
 from hlo_opt.jax import private
+from parallel_layers import lower_step
 from training_scripts import SCRIPTS
 
 #: What changes each step, whatever it is predicted to be worth.
@@ -57,6 +58,30 @@ def show(name: str, row: Compiled) -> None:
         f"{name:44} {row.arguments / 1e6:9.1f} {row.alias / 1e6:8.1f} {row.own / 1e6:8.1f} {row.step_s * 1e6:8.0f}  "
         f"{kinds(row)}"
     )
+
+
+def sums_beside_work(row: Compiled) -> list[int]:
+    """How many all-reduces XLA starts and ends with other work between, and how many there are."""
+    sums = [exchange.is_async for exchange in row.exchanges if exchange.kind == "all-reduce"]
+    return [sum(sums), len(sums)]
+
+
+def layers_in_parts() -> dict[str, bool]:
+    """What ``enable`` does to layers that are cut within."""
+    lower = lambda: lower_step(described_mesh(), rows=2, length=4096, width=4096, hidden=14336)
+    base = compiled(lower)[0]
+    show("layers cut within, as they are", base)
+    with enabled():
+        parts = compiled(lower)[0]
+    show("layers cut within, enable()", parts)
+    (n_before, of_before), (n_after, of_after) = sums_beside_work(base), sums_beside_work(parts)
+    print(f"    all-reduces beside other work: {n_before} of {of_before} as they are, {n_after} of {of_after} in parts")
+    return {
+        "layers cut within: most sums wait as they are": n_before < of_before / 2,
+        "layers cut within: all sums but one at most run beside work": n_after >= of_after - 1 > of_before,
+        "layers cut within: no more memory": parts.own <= base.own,
+        "layers cut within: faster by a tenth": parts.step_s <= 0.9 * base.step_s,
+    }
 
 
 def main() -> int:
@@ -106,6 +131,7 @@ def main() -> int:
         except jax.errors.JaxRuntimeError as error:
             checks["strict: an error of the compile"] = "signature" in str(error)
     checks["the cache tells pipelines apart"] = cache_keys_differ()
+    checks |= layers_in_parts()
     for what, holds in checks.items():
         print(f"{'ok    ' if holds else 'FAILED'} {what}")
     return 0 if all(checks.values()) else 1
