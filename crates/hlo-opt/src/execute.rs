@@ -37,6 +37,7 @@ pub(crate) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failu
     let (module, plan) = lowered(args, console)?;
     progress.now("preparing the inputs");
     let inputs = chosen.of(&module, console)?;
+    say_what_is_paired(args, &module, &plan, console);
     progress.now("running");
     let finished = match seat {
         None => {
@@ -73,6 +74,24 @@ pub(crate) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failu
         }
     }
     Ok(exit::OK)
+}
+
+/// Of several steps: says which outputs become parameters because of their shapes alone.
+fn say_what_is_paired(args: &RunArgs, module: &Module, plan: &Plan, console: &mut Console<'_>) {
+    const SHOWN: usize = 6;
+    let by_shape = plan.aliases.get(module.header.input_output_alias.len()..).unwrap_or_default();
+    if args.steps < 2 || by_shape.is_empty() {
+        return;
+    }
+    let pair = |(output, parameter): &(usize, usize)| format!("{output} is the next {parameter}");
+    let pairs: Vec<String> = by_shape.iter().take(SHOWN).map(pair).collect();
+    let more = by_shape.len().saturating_sub(SHOWN);
+    let rest = if more > 0 { format!(", and {more} more") } else { String::new() };
+    console.say(&format!(
+        "note: the header does not say which outputs are the next values of donated parameters; they are paired as JAX does, by \
+         shape in order: output {}{rest}\n",
+        pairs.join(", ")
+    ));
 }
 
 fn find_seat(args: &RunArgs, console: &mut Console<'_>) -> Result<Option<Seat>, Failure> {

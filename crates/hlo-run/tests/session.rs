@@ -235,6 +235,43 @@ fn what_does_not_fit_is_said() {
     assert_eq!(said.expect("a session"), expected);
 }
 
+/// What the header donates without an alias is carried too: the output of its shape is its next value.
+#[test]
+fn donors_without_an_alias_are_carried_by_shape() {
+    let text = "
+HloModule donor, buffer_donor={ (0, {}), (2, {}) }
+
+ENTRY %main (x: f32[4], y: f32[4], n: s32[]) -> (f32[], s32[], f32[4]) {
+  %x = f32[4] parameter(0)
+  %y = f32[4] parameter(1)
+  %n = s32[] parameter(2)
+  %z = f32[4] add(%x, %y)
+  %one = s32[] constant(1)
+  %m = s32[] add(%n, %one)
+  %f = f32[] convert(%m)
+  ROOT %out = (f32[], s32[], f32[4]) tuple(%f, %m, %z)
+}
+";
+    let plan = plan(text);
+    assert_eq!(plan.aliases, [(1, 2), (2, 0)]);
+    let program = HostProgram::new(&plan).expect("kernels");
+    let meeting = Meeting::alone(all_devices(&plan));
+    let array = |x: f32| Arc::new(Literal::from_elems(&[4], vec![x; 4]).expect("an array"));
+    let outputs = with_session(&program, &meeting, Watch::default(), |session| {
+        session.write(&[vec![
+            array(1.0),
+            array(0.25),
+            Arc::new(Literal::from_elems(&[], vec![5i32]).expect("a number")),
+        ]])?;
+        session.steps(3)?;
+        session.steps(2)?;
+        session.outputs()
+    });
+    let outputs = arrays(&plan, &outputs.expect("five steps")).expect("arrays");
+    assert_eq!(outputs[0][2], *array(2.25));
+    assert_eq!(outputs[0][1].get(0), Some(Scalar::Int(10)));
+}
+
 #[test]
 fn a_parameter_that_a_step_uses_up_allows_one_step() {
     // The donated parameter's memory holds a value of the step, but no output.

@@ -42,7 +42,8 @@ pub(super) fn emit(
         pieces.push(piece);
         start = end;
     }
-    let (Some(product), Some(sum)) = (array(module, product.dot).cloned(), array(module, site.collective).cloned()) else {
+    let (Some(product), Some(sum)) = (array(module, product.dot).cloned(), array(module, site.collective).cloned())
+    else {
         return pieces;
     };
     let (hint, at) = (module.inst_name(site.collective).to_string(), rewrite.at(site.collective));

@@ -101,7 +101,7 @@ pub fn lower(module: &Module, emitter: &mut dyn Emitter, options: &LowerOptions)
     (draft.plan.kernels, draft.plan.kernel_facts) = lowering.kernels.into_kernels();
     draft.plan.steps = steps;
     draft.plan.critical_path_s = critical_path_s;
-    Ok(buffers::assign_fastest(draft, &buffers::aliased_leaves(&module), options.memory_slack))
+    Ok(buffers::assign_fastest(draft, &buffers::next_values(&module), options.memory_slack))
 }
 
 /// What the walk knows.
@@ -126,7 +126,7 @@ impl<'a> Lowering<'a> {
             n_replicas: count(module.header.replica_count),
             n_partitions: count(module.header.num_partitions),
             machine: options.machine.clone(),
-            aliases: buffers::aliased_leaves(module),
+            aliases: buffers::next_values(module),
             ..Plan::default()
         };
         Lowering {

@@ -71,7 +71,7 @@ fn draft_of(module: &Module) -> (Draft, Vec<(usize, usize)>) {
     let mut draft = lowering.draft;
     (draft.plan.kernels, draft.plan.kernel_facts) = lowering.kernels.into_kernels();
     draft.plan.steps = steps;
-    (draft, buffers::aliased_leaves(&module))
+    (draft, buffers::next_values(&module))
 }
 
 /// A draft with a name for it and the pairs of leaves that the header aliases.

@@ -73,8 +73,8 @@ pub struct Plan {
     pub parameters: Vec<BufferId>,
     /// The ENTRY result's leaves, in order. One at [`Place::Parameter`] is a donated parameter updated in place.
     pub outputs: Vec<BufferId>,
-    /// Leaves of the result and of the parameters whose next values they are: what the header aliases. An output need not lie where its
-    /// parameter lies.
+    /// Leaves of the result and of the parameters whose next values they are: what the header aliases, and other donors by shape. An
+    /// output need not lie where its parameter lies.
     pub aliases: Vec<(usize, usize)>,
     /// What is done, in order of issue.
     pub steps: Vec<Step>,
