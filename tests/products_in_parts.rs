@@ -34,6 +34,15 @@ fn groups(rng: &mut Rng, n_devices: usize, n: usize) -> String {
     lists.join(",")
 }
 
+/// In which of batch, contracted and free dims a dim is, and where: after `n_batch` batch dims come `n` of the list `then`, and those of `last`.
+fn place_of(cut: usize, n_batch: usize, [n, then, last]: [usize; 3]) -> (usize, usize) {
+    match cut.checked_sub(n_batch) {
+        None => (0, cut),
+        Some(rest) if rest < n => (then, rest),
+        Some(rest) => (last, rest - n),
+    }
+}
+
 /// Elements are small integers in f32: sums and products are exact in any order.
 fn random_product(seed: u64) -> RandomProduct {
     let mut rng = Rng::new(seed ^ 0x0d07_0d07);
@@ -75,18 +84,8 @@ fn random_product(seed: u64) -> RandomProduct {
     let (n_batch, n_contracted) = (batch.len(), contracted.len());
     let whole = |size: i64| size * n as i64;
     let mut all = [batch.clone(), contracted.clone(), free[0].clone(), free[1].clone()];
-    let (list_of, at) = match kind {
-        0 => match cut {
-            cut if cut < n_batch => (0, cut),
-            cut if cut < n_batch + n_contracted => (1, cut - n_batch),
-            cut => (2 + side, cut - n_batch - n_contracted),
-        },
-        _ => match cut {
-            cut if cut < n_batch => (0, cut),
-            cut if cut < n_batch + free[0].len() => (2, cut - n_batch),
-            cut => (3, cut - n_batch - free[0].len()),
-        },
-    };
+    let after = if kind == 0 { [n_contracted, 1, 2 + side] } else { [free[0].len(), 2, 3] };
+    let (list_of, at) = place_of(cut, n_batch, after);
     if kind < 2 {
         all[list_of][at] = whole(all[list_of][at]);
     }

@@ -42,6 +42,8 @@ pub(crate) enum OptionError {
     NoCluster,
     /// The cluster has no meaning.
     Cluster(ClusterError),
+    /// One part is the whole.
+    OnePart,
     /// A share that is none.
     MinGain {
         /// The number.
@@ -289,6 +291,7 @@ impl fmt::Display for OptionError {
                 f.write_str("expected `cluster=` with a hierarchy such as [(node,2),(gpu,8)] or a shipped name")
             }
             OptionError::Cluster(error) => error.fmt(f),
+            OptionError::OnePart => f.write_str("parts: expected 0 or at least 2, found 1"),
             OptionError::MinGain { found } => write!(f, "min-gain: expected a share from 0 to 1, found {found}"),
         }
     }

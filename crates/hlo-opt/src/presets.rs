@@ -500,6 +500,11 @@ pub(crate) fn pricing(calls: &[PassCall], machine: Option<&Chosen>) -> Result<Pr
             options.push((name, value.clone()));
         }
     }
+    let read = descriptions::read_all(&options)?;
+    let text = |name: &str| read.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_text());
+    let (cluster, device) = (text("cluster").unwrap_or_default(), text("device"));
+    Machine::from_args(&cluster, device.as_deref().unwrap_or(DEFAULT_DEVICE))
+        .map_err(|error| Failure::Usage(format!("--pass: {error}")))?;
     let Ways { machine, frequency_options, .. } = unsharded(&options, machine)?;
     Ok(Pricing { machine, frequency_options })
 }

@@ -199,6 +199,10 @@ impl Finder<'_> {
                 None => is_needed_whole = true,
             }
         }
+        // A product that reads it on both sides needs it whole.
+        let all: Vec<InstId> = products.iter().map(|product: &Product| product.dot).collect();
+        products.retain(|product| all.iter().filter(|&&dot| dot == product.dot).count() == 1);
+        is_needed_whole |= products.len() < all.len();
         (products, is_needed_whole)
     }
 

@@ -190,7 +190,15 @@ fn next_kind(
     report: Option<&mut hlo_pass::report::PassReport>,
 ) -> Option<(String, Vec<Site>)> {
     let mut kinds: IndexMap<String, Vec<Site>> = IndexMap::new();
-    let refused = find_sites(module, &mut |site| kinds.entry(site.key(module)).or_default().push(site));
+    let mut dots = IndexSet::new();
+    let refused = find_sites(module, &mut |site| {
+        // Of two that share a product one is taken apart; what is then left of the other is another kind.
+        let is_first = site.products.iter().all(|product| !dots.contains(&product.dot));
+        if is_first {
+            dots.extend(site.products.iter().map(|product| product.dot));
+            kinds.entry(site.key(module)).or_default().push(site);
+        }
+    });
     if let (true, Some(report)) = (tried.is_empty(), report) {
         let left = |(inst, reason)| Decision::about(module, inst, "left", reason);
         report.decisions.extend(refused.into_iter().map(left));

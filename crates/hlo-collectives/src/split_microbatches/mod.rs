@@ -135,7 +135,8 @@ impl SplitMicrobatches {
         let machine = Machine::from_args(options.text("cluster"), options.text("device"));
         let n_parts = match options.int("parts") {
             0 => vec![2, 4],
-            n => vec![usize::try_from(n).unwrap_or(usize::MAX).max(2)],
+            1 => return Err(OptionError::OnePart),
+            n => vec![usize::try_from(n).unwrap_or(usize::MAX)],
         };
         let sums_gradients = match options.text("gradients") {
             "joined" => vec![false],
@@ -165,7 +166,9 @@ impl SplitMicrobatches {
         let mut best: Option<Candidate> = None;
         for (dim, &n) in (0..rank).flat_map(|dim| self.n_parts.iter().map(move |n| (dim, n))) {
             let Some(region) = find_region(module, seed, dim, n) else { continue };
-            for &sums_gradients in &self.sums_gradients {
+            // Without such products both ways are one.
+            let ways = if region.sums.is_empty() { &[false][..] } else { &self.sums_gradients };
+            for &sums_gradients in ways {
                 cx.check_deadline()?;
                 let written = write::write(module, &region, sums_gradients)?;
                 cx.analyses.invalidate(Preserved::NONE);
@@ -206,11 +209,10 @@ impl Pass for SplitMicrobatches {
                 true => "what sums over the parts is added up",
                 false => "what needs all parts gets them together",
             };
+            let (n, s) = (best.region.members.len(), if best.region.members.len() == 1 { "" } else { "s" });
             let reason = format!(
-                "{} instructions in {} parts along dim {} of %{name}; {leaving}",
-                best.region.members.len(),
-                best.region.n,
-                best.region.dim
+                "{n} instruction{s} in {} parts along dim {} of %{name}; {leaving}",
+                best.region.n, best.region.dim
             );
             let mut decision = told(module, seed, "in parts", reason, times);
             let old =

@@ -269,7 +269,8 @@ pub(crate) fn select_and_scatter(
     let init = init.get(0).ok_or_else(|| EvalError::invalid("select-and-scatter: expected a scalar to start from"))?;
     let mut out =
         Literal::splat(source.dtype(), operand.dims(), init).map_err(|error| EvalError::invalid(error.to_string()))?;
-    match scatter.known() {
+    // What is stored in more bits than it has would not wrap.
+    match scatter.known().filter(|_| source.dtype().bits() >= 8) {
         Some(known) => {
             check(known, source.dtype())?;
             with_stored!(source.dtype(), T => scatter_known::<T>(&picks, source, known, &mut out),

@@ -108,7 +108,8 @@ fn expanded(w: &mut Writer<'_>, inst: InstId) -> Option<InstId> {
     } else if [Opcode::AllReduce, Opcode::ReduceScatter].contains(&opcode) {
         promote::expand_reduction(w, inst)
     } else if opcode.row().flow == Flow::AsyncDone {
-        pairs::expand_done(w, inst)
+        // What a pair begins may be such a sum.
+        pairs::expand_done(w, inst).map(|whole| promote::expand_reduction(w, whole).unwrap_or(whole))
     } else {
         None
     }

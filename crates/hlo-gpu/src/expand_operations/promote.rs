@@ -26,19 +26,33 @@ fn wider(dtype: DType) -> Option<DType> {
 pub(super) fn expand_reduction(w: &mut Writer<'_>, inst: InstId) -> Option<InstId> {
     let instruction = w.module.inst(inst);
     let to_apply = instruction.attrs.collective()?.to_apply?;
-    let result = w.module.shape(inst).as_array()?.clone();
-    let (&[operand], to) = (instruction.operands.as_slice(), wider(result.dtype)?) else { return None };
-    if find_monoid(w.module, to_apply) != Some(Monoid::Add) {
+    let whole = w.module.shape(inst).clone();
+    let results = whole.as_tuple().unwrap_or(std::slice::from_ref(&whole));
+    let results: Vec<ArrayShape> = results.iter().map(|shape| shape.as_array().cloned()).collect::<Option<_>>()?;
+    let to = wider(results.first()?.dtype)?;
+    let is_one_type = results.iter().all(|result| wider(result.dtype) == Some(to));
+    if !is_one_type || find_monoid(w.module, to_apply) != Some(Monoid::Add) {
         return None;
     }
-    let (opcode, mut attrs) = (instruction.opcode, instruction.attrs.clone());
+    let (opcode, operands, mut attrs) = (instruction.opcode, instruction.operands.clone(), instruction.attrs.clone());
     let Attrs::Combining(combining) = &mut attrs else { return None };
     let sum = *w.sums.entry(to).or_insert_with(|| w.module.add_sum("add", to));
     combining.to_apply = Some(sum);
-    let given = w.module.shape(operand).as_array()?.clone();
     let wide = |array: &ArrayShape| Shape::Array(ArrayShape { dtype: to, ..array.clone() });
-    let mut build = Builder::new(w.module, w.comp);
-    let widened = build.add(&w.hint, Opcode::Convert, wide(&given), [operand], Attrs::Plain);
-    let reduced = build.add(&w.hint, opcode, wide(&result), [widened], attrs);
-    Some(build.add(&w.hint, Opcode::Convert, Shape::Array(result), [reduced], Attrs::Plain))
+    let mut widened = Vec::with_capacity(operands.len());
+    for &operand in &operands {
+        let shape = wide(w.module.shape(operand).as_array()?);
+        widened.push(Builder::new(w.module, w.comp).add(&w.hint, Opcode::Convert, shape, [operand], Attrs::Plain));
+    }
+    let shapes: Vec<Shape> = results.iter().map(wide).collect();
+    let is_tuple = whole.as_tuple().is_some();
+    let shape = if is_tuple { Shape::Tuple(shapes) } else { shapes.into_iter().next()? };
+    let reduced = Builder::new(w.module, w.comp).add(&w.hint, opcode, shape, widened, attrs);
+    let mut narrowed = Vec::with_capacity(results.len());
+    for (index, result) in results.into_iter().enumerate() {
+        let part = if is_tuple { w.element(reduced, index)? } else { reduced };
+        let shape = Shape::Array(result);
+        narrowed.push(Builder::new(w.module, w.comp).add(&w.hint, Opcode::Convert, shape, [part], Attrs::Plain));
+    }
+    if is_tuple { Some(w.tuple(&narrowed)) } else { narrowed.pop() }
 }

@@ -109,7 +109,14 @@ impl CType {
         }
     }
 
-    /// `value`, computed in the held type, as an operation of this element type leaves it.
+    /// What a function gives, as an operation of this element type leaves it: of floats of 8 bits, whose range `f16` has, by way of `f16`, in
+    /// which XLA computes them.
+    pub(super) fn computed(self, value: &str) -> String {
+        let is_through = self.is_small() && self.dtype != DType::F8E8M0FNU;
+        if is_through { self.rounded(&format!("hlo::round_f16({value})")) } else { self.rounded(value) }
+    }
+
+    /// `value`, in the held type, rounded to this element type.
     pub(super) fn rounded(self, value: &str) -> String {
         match self.dtype {
             DType::BF16 => format!("hlo::round_bf16({value})"),

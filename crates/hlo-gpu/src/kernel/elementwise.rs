@@ -34,8 +34,10 @@ pub(super) fn function(e: &mut Emitter<'_>, element: Element<'_>, name: &str) ->
         return Ok(e.constant(ctype.held, &text));
     }
     let whole = e.constant(ctype.held, &text);
-    let value = e.constant(ctype.held, &ctype.rounded(&whole.text));
-    e.unrounded.insert(value.text.clone(), whole.text);
+    let value = e.constant(ctype.held, &ctype.computed(&whole.text));
+    if ctype.computed("x") == ctype.rounded("x") {
+        e.unrounded.insert(value.text.clone(), whole.text);
+    }
     Ok(value)
 }
 

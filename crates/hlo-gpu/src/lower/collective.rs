@@ -179,10 +179,16 @@ impl Lowering<'_> {
             let reduction = reducer.and_then(|reducer| find_reduction(reducer, dtype));
             let Some(reduction) = reduction else {
                 let name = view.to_apply.map_or("none", |comp| self.module.comp_name(comp));
-                return Err(self.unsupported(
-                    inst,
-                    format!("expected a sum, product, minimum or maximum of numbers, or a logical and / or, found `{name}` on {dtype}"),
-                ));
+                let reason = match reducer {
+                    Some(reducer) => format!(
+                        "expected a reduction that the library has (of numbers of 32 or 64 bits, s8, u8, f16 and bf16 their sum, product, minimum \
+                         and maximum; of pred all; of complex numbers their sum), found `{name}`, {reducer:?}, on {dtype}"
+                    ),
+                    None => format!(
+                        "expected a sum, product, minimum or maximum of numbers, or a logical and / or, found `{name}`"
+                    ),
+                };
+                return Err(self.unsupported(inst, reason));
             };
             if found.is_some_and(|other| other != reduction) {
                 return Err(self.unsupported(inst, "expected one reduction, found a pred beside numbers"));

@@ -14,6 +14,7 @@
 pub mod boundaries;
 pub mod collective;
 pub mod control;
+mod donors;
 pub mod dot;
 pub mod kernels;
 pub mod legalize;
@@ -101,7 +102,7 @@ pub fn lower(module: &Module, emitter: &mut dyn Emitter, options: &LowerOptions)
     (draft.plan.kernels, draft.plan.kernel_facts) = lowering.kernels.into_kernels();
     draft.plan.steps = steps;
     draft.plan.critical_path_s = critical_path_s;
-    Ok(buffers::assign_fastest(draft, &buffers::next_values(&module), options.memory_slack))
+    Ok(buffers::assign_fastest(draft, &donors::next_values(&module), options.memory_slack))
 }
 
 /// What the walk knows.
@@ -126,7 +127,7 @@ impl<'a> Lowering<'a> {
             n_replicas: count(module.header.replica_count),
             n_partitions: count(module.header.num_partitions),
             machine: options.machine.clone(),
-            aliases: buffers::next_values(module),
+            aliases: donors::next_values(module),
             ..Plan::default()
         };
         Lowering {
@@ -166,7 +167,7 @@ impl<'a> Lowering<'a> {
         for &param in &self.module.comp(entry).params {
             donated.extend(std::iter::repeat_n(false, self.module.shape(param).n_leaves()));
         }
-        for leaf in buffers::donated_leaves(self.module) {
+        for leaf in donors::donated_leaves(self.module) {
             donated[leaf] = true;
         }
         let mut arguments = Vec::new();

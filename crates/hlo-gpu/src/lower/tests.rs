@@ -71,7 +71,7 @@ fn draft_of(module: &Module) -> (Draft, Vec<(usize, usize)>) {
     let mut draft = lowering.draft;
     (draft.plan.kernels, draft.plan.kernel_facts) = lowering.kernels.into_kernels();
     draft.plan.steps = steps;
-    (draft, buffers::next_values(&module))
+    (draft, super::donors::next_values(&module))
 }
 
 /// A draft with a name for it and the pairs of leaves that the header aliases.
@@ -205,7 +205,7 @@ fn every_program_lowers_and_no_value_is_overwritten_while_it_is_needed() {
 fn state_is_updated_in_place() {
     for (name, module) in programs() {
         let (draft, aliases) = draft_of(&module);
-        let n_donated = buffers::donated_leaves(&module).len();
+        let n_donated = super::donors::donated_leaves(&module).len();
         let plan = buffers::assign(draft, &aliases);
         let n_aliased = plan.outputs.iter().filter(|&&b| matches!(plan.buffers[b].place, Place::Parameter(_))).count();
         // One of the donors of conv_lars stays without a partner.

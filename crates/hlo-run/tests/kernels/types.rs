@@ -58,7 +58,7 @@ ENTRY %main (x: f32[7,700]) -> ({small}[7], {small}[700]) {{
 fn types_of_at_most_eight_bits_are_those_of_the_evaluator() {
     let small = ["f8e3m4", "f8e4m3", "f8e4m3fn", "f8e4m3b11fnuz", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0fnu"];
     let narrower = ["f4e2m1fn", "f6e2m3fn", "f6e3m2fn"];
-    let (mut lines, mut outs, mut shapes) = (String::new(), Vec::new(), Vec::new());
+    let (mut lines, mut reducers, mut outs, mut shapes) = (String::new(), String::new(), Vec::new(), Vec::new());
     let mut give = |lines: &mut String, name: &str, shape: String, op: String| {
         lines.push_str(&format!("  %{name} = {shape} {op}\n"));
         outs.push(format!("%{name}"));
@@ -101,10 +101,23 @@ fn types_of_at_most_eight_bits_are_those_of_the_evaluator() {
         give(&mut lines, &format!("{ty}float"), format!("{ty}[65536]"), "convert(%x)".into());
         give(&mut lines, &format!("{ty}below"), "pred[512]".into(), format!("compare(%{ty}a, %{ty}b), direction=LT"));
         give(&mut lines, &format!("{ty}wide"), "s32[512]".into(), format!("convert(%{ty}a)"));
+        let dims =
+            "update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1";
+        let scatter = format!("scatter(%{ty}a, %places, %{ty}b), {dims}, to_apply=%add_{ty}");
+        give(&mut lines, &format!("{ty}scattered"), format!("{ty}[512]"), scatter);
+        reducers += &format!(
+            "%add_{ty} (a: {ty}[], b: {ty}[]) -> {ty}[] {{
+  %a = {ty}[] parameter(0)
+  %b = {ty}[] parameter(1)
+  ROOT %s = {ty}[] add(%a, %b)
+}}
+
+"
+        );
     }
     let text = format!(
         "HloModule narrow
-ENTRY %main (k: u32[]) -> ({0}) {{
+{reducers}ENTRY %main (k: u32[]) -> ({0}) {{
   %k = u32[] parameter(0)
   %i = u32[65536] iota(), iota_dimension=0
   %step = u32[] constant(65521)
@@ -124,6 +137,9 @@ ENTRY %main (k: u32[]) -> ({0}) {{
   %four = s32[] constant(4)
   %fours = s32[512] broadcast(%four), dimensions={{}}
   %b = s32[512] shift-right-logical(%m, %fours)
+  %hundred = s32[] constant(100)
+  %hundreds = s32[512] broadcast(%hundred), dimensions={{}}
+  %places = s32[512] remainder(%m, %hundreds)
 {lines}  ROOT %out = ({0}) tuple({1})
 }}",
         shapes.join(", "),
