@@ -131,7 +131,7 @@ impl Classes {
 }
 
 /// Puts every value into a class.
-pub(crate) fn share(draft: &Draft, lives: &Lives, aliases: &[(usize, usize)]) -> Classes {
+pub(crate) fn share(draft: &Draft, lives: &Lives) -> Classes {
     let mut classes = Classes { classes: PrimaryMap::new(), of: SecondaryMap::with_default(ClassId::new(0)) };
     for (id, value) in draft.values.iter() {
         let fixed = match value.home {
@@ -148,7 +148,7 @@ pub(crate) fn share(draft: &Draft, lives: &Lives, aliases: &[(usize, usize)]) ->
     for &(from, to) in &pairs.loop_copies {
         classes.unite(draft, from, to);
     }
-    replace_donated(draft, &mut classes, &pairs, aliases);
+    replace_donated(draft, &mut classes, &pairs);
     for &(from, to) in pairs.copies.iter().chain(&pairs.updates) {
         classes.unite(draft, from, to);
     }
@@ -161,9 +161,9 @@ pub(crate) fn share(draft: &Draft, lives: &Lives, aliases: &[(usize, usize)]) ->
     classes
 }
 
-/// Unites each output with a donated parameter of its shape: the one that the header aliases, one that its kernel may overwrite, or
-/// the first that is read no more. Outputs that have an alias choose first.
-fn replace_donated(draft: &Draft, classes: &mut Classes, pairs: &Pairs, aliases: &[(usize, usize)]) {
+/// Unites each output with a donated parameter of its shape: the one whose next value it is, one that its kernel may overwrite, or
+/// the first that is read no more. Outputs that are next values choose first.
+fn replace_donated(draft: &Draft, classes: &mut Classes, pairs: &Pairs) {
     let shape = |b: BufferId| &draft.plan.buffers[b].shape;
     let mut donated: HashMap<(DType, &[i64]), Leaves> = HashMap::new();
     for (leaf, &parameter) in draft.plan.parameters.iter().enumerate().filter(|(_, b)| draft.may_be_output(**b)) {
@@ -171,7 +171,7 @@ fn replace_donated(draft: &Draft, classes: &mut Classes, pairs: &Pairs, aliases:
         donated.entry((shape.dtype, shape.dims.as_slice())).or_default().push((leaf, parameter));
     }
     let updates: HashSet<(PlanValueId, PlanValueId)> = pairs.updates.iter().copied().collect();
-    let aliases: HashSet<(usize, usize)> = aliases.iter().copied().collect();
+    let aliases: HashSet<(usize, usize)> = draft.plan.aliases.iter().copied().collect();
     let mut outputs: Vec<(usize, BufferId)> = draft.plan.outputs.iter().copied().enumerate().collect();
     outputs.sort_by_key(|(k, _)| !aliases.iter().any(|(output, _)| output == k));
     for (k, output) in outputs {

@@ -129,10 +129,10 @@ impl Draft {
 }
 
 /// Gives every value of a draft its place, takes superfluous copies away, and says what each step waits for; the steps stay in
-/// their order. `aliases` are pairs (output leaf, parameter leaf) that should share memory if they can.
-pub(crate) fn assign(mut draft: Draft, aliases: &[(usize, usize)]) -> Plan {
+/// their order. Outputs share memory with the parameters whose next values they are if they can.
+pub(crate) fn assign(mut draft: Draft) -> Plan {
     let lives = liveness::find_lives(&draft);
-    let classes = coalesce::share(&draft, &lives, aliases);
+    let classes = coalesce::share(&draft, &lives);
     place::place(&mut draft, &classes);
     let Draft { mut plan, .. } = draft;
     let mut steps = std::mem::take(&mut plan.steps);
@@ -172,7 +172,7 @@ struct Candidate {
 /// Like [`assign`], with steps in one of [`ORDERS`]: of those whose peak is not too much above the least one and whose modelled time is
 /// least, or almost so, the one of the fewest launches. A peak may be above the least by `slack` (a fraction), or by as much as the time
 /// is shorter than the most frugal order's (a fraction too).
-pub(crate) fn assign_fastest(mut draft: Draft, aliases: &[(usize, usize)], slack: f64) -> Plan {
+pub(crate) fn assign_fastest(mut draft: Draft, slack: f64) -> Plan {
     // Sources and elements are long, and nothing here reads them.
     let constants = std::mem::take(&mut draft.plan.constants);
     let sources: Vec<String> = draft.plan.kernels.values_mut().map(|k| std::mem::take(&mut k.source)).collect();
@@ -182,7 +182,7 @@ pub(crate) fn assign_fastest(mut draft: Draft, aliases: &[(usize, usize)], slack
         let mut times = StepTimes::for_plan(&draft.plan);
         let mut ordered = draft.clone();
         order::order_steps(&mut ordered, rule, &mut times);
-        let plan = assign(ordered, aliases);
+        let plan = assign(ordered);
         let (time_s, peak_bytes) = (times.plan_s(&plan), plan.memory().peak_bytes());
         Candidate { time_s, peak_bytes, n_launches: n_launches(&plan.steps), plan }
     };

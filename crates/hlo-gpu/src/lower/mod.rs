@@ -102,7 +102,7 @@ pub fn lower(module: &Module, emitter: &mut dyn Emitter, options: &LowerOptions)
     (draft.plan.kernels, draft.plan.kernel_facts) = lowering.kernels.into_kernels();
     draft.plan.steps = steps;
     draft.plan.critical_path_s = critical_path_s;
-    Ok(buffers::assign_fastest(draft, &donors::next_values(&module), options.memory_slack))
+    Ok(buffers::assign_fastest(draft, options.memory_slack))
 }
 
 /// What the walk knows.

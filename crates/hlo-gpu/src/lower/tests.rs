@@ -58,7 +58,7 @@ fn programs() -> Vec<(String, Module)> {
 }
 
 /// The draft of a module before its values have places.
-fn draft_of(module: &Module) -> (Draft, Vec<(usize, usize)>) {
+fn draft_of(module: &Module) -> Draft {
     let mut module = module.clone();
     legalize::rewrite_module(&mut module).unwrap();
     let options = LowerOptions::default();
@@ -71,23 +71,20 @@ fn draft_of(module: &Module) -> (Draft, Vec<(usize, usize)>) {
     let mut draft = lowering.draft;
     (draft.plan.kernels, draft.plan.kernel_facts) = lowering.kernels.into_kernels();
     draft.plan.steps = steps;
-    (draft, super::donors::next_values(&module))
+    draft
 }
 
-/// A draft with a name for it and the pairs of leaves that the header aliases.
-type Named = (String, Draft, Vec<(usize, usize)>);
-
 /// The drafts of a module with its steps in each of the orders that are tried.
-fn drafts_of((name, module): &(String, Module)) -> Vec<Named> {
-    let (draft, aliases) = draft_of(module);
-    let mut drafts = vec![(name.clone(), draft.clone(), aliases.clone())];
+fn drafts_of((name, module): &(String, Module)) -> Vec<(String, Draft)> {
+    let draft = draft_of(module);
+    let mut drafts = vec![(name.clone(), draft.clone())];
     for rule in buffers::ORDERS {
         let mut ordered = draft.clone();
         let mut times = crate::plan::model::StepTimes::for_plan(&ordered.plan);
         buffers::order::order_steps(&mut ordered, rule, &mut times);
         let calls = |draft: &Draft| n_calls(&draft.plan.steps);
         assert_eq!(calls(&ordered), calls(&draft), "{name} {rule:?}");
-        drafts.push((format!("{name} {rule:?}"), ordered, aliases.clone()));
+        drafts.push((format!("{name} {rule:?}"), ordered));
     }
     drafts
 }
@@ -184,8 +181,8 @@ impl Twin<'_> {
 
 #[test]
 fn every_program_lowers_and_no_value_is_overwritten_while_it_is_needed() {
-    for (name, draft, aliases) in programs().iter().flat_map(drafts_of) {
-        let plan = buffers::assign(draft.clone(), &aliases);
+    for (name, draft) in programs().iter().flat_map(drafts_of) {
+        let plan = buffers::assign(draft.clone());
         if let Err(errors) = verify(&plan) {
             panic!("{name}: {}", errors.join("\n"));
         }
@@ -204,9 +201,9 @@ fn every_program_lowers_and_no_value_is_overwritten_while_it_is_needed() {
 #[test]
 fn state_is_updated_in_place() {
     for (name, module) in programs() {
-        let (draft, aliases) = draft_of(&module);
+        let draft = draft_of(&module);
         let n_donated = super::donors::donated_leaves(&module).len();
-        let plan = buffers::assign(draft, &aliases);
+        let plan = buffers::assign(draft);
         let n_aliased = plan.outputs.iter().filter(|&&b| matches!(plan.buffers[b].place, Place::Parameter(_))).count();
         // One of the donors of conv_lars stays without a partner.
         assert!(n_aliased + 1 >= n_donated, "{name}: {n_aliased} of {n_donated}");
@@ -245,7 +242,7 @@ fn communication_hides_behind_computation() {
         let (time_s, written_s) = (modelled_times(&plan).1, plan.written_order_s.unwrap());
         assert!(time_s <= written_s, "{name}: {time_s} {written_s}");
         let ordered = drafts_of(&(name.clone(), module.clone())).into_iter();
-        let plans = ordered.map(|(_, draft, aliases)| buffers::assign(draft, &aliases));
+        let plans = ordered.map(|(_, draft)| buffers::assign(draft));
         let frugal = plans.min_by_key(|plan| plan.memory().peak_bytes()).expect("an order");
         let (peak, least) = (plan.memory().peak_bytes() as f64, frugal.memory().peak_bytes() as f64);
         let saved = 1.0 - time_s / modelled_times(&frugal).1;
