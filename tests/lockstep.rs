@@ -1,8 +1,12 @@
 //! Running a module on all its devices and looking at every value on the way.
 
-use hlo_eval::{EvalError, EvalOptions, Inputs, Value, run_observed};
+use hlo_analysis::Analyses;
+use hlo_eval::{EvalError, EvalOptions, Inputs, Value, run, run_observed};
 use hlo_ir::literal::Scalar;
+use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{DType, InstId, Literal, Module, Shape};
+use hlo_pass::pipeline::parse_pipeline;
+use hlo_pass::runner::{RunOptions, RunSummary, bind, run_pipeline};
 use hlo_tests::random_module::{Input, Rng};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -164,4 +168,42 @@ pub(crate) fn parse(name: &str, text: &str) -> Module {
         Ok(parsed) => parsed.module,
         Err(diags) => panic!("{}", hlo_text::render(&diags, name, text, false)),
     }
+}
+
+/// Integers of which the largest is `most` and the least `-most` as `f32`, others on each device: small sums and products are exact.
+pub(crate) fn small_integers(seed: u64, n_devices: usize, params: &[Vec<i64>], most: usize) -> Inputs {
+    let array = |leaf: usize, device: usize| {
+        let mut rng = Rng::new(seed ^ ((leaf as u64) << 20) ^ ((device as u64) << 40));
+        let mut array = Literal::zeros(DType::F32, &params[leaf]).expect("dims of a small array");
+        for place in 0..array.n_elems() {
+            assert!(array.set(place, Scalar::Float(rng.below(2 * most + 1) as f64 - most as f64)));
+        }
+        Arc::new(array)
+    };
+    let row = |leaf: usize| (0..n_devices).map(|device| array(leaf, device)).collect();
+    Inputs { leaves: (0..params.len()).map(row).collect() }
+}
+
+/// Runs a pass of `hlo-collectives` on a module, which must compute the same bits before and after; what the pass counted.
+pub(crate) fn keeps_every_bit(seed: u64, text: &str, inputs: &Inputs, pipeline: &str) -> RunSummary {
+    let mut module = parse(&format!("seed {seed}"), text);
+    let shown = |module: &Module| print_module(module, &PrintOptions::default());
+    let evaluate = |module: &Module| {
+        let options = EvalOptions { n_threads: 1, ..EvalOptions::default() };
+        run(module, inputs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}\n{}", shown(module)))
+    };
+    let before = evaluate(&module);
+    let calls = parse_pipeline(pipeline).expect("a pipeline");
+    let passes = bind(&calls, hlo_collectives::PASSES).expect("the pass");
+    let options = RunOptions { check: true, ..RunOptions::default() };
+    let once = run_pipeline(&mut module, &mut Analyses::default(), &passes, options);
+    let once = once.unwrap_or_else(|e| panic!("seed {seed}: {:?}\n{text}", e.diagnostics));
+    let after = evaluate(&module);
+    for (leaf, (a, b)) in before.leaves.iter().zip(&after.leaves).enumerate() {
+        for (device, (a, b)) in a.iter().zip(b).enumerate() {
+            let place = format!("seed {seed}: result {leaf} differs on device {device}");
+            assert!(are_equal(a, b), "{place}\n{text}\n{}", shown(&module));
+        }
+    }
+    once
 }

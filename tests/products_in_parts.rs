@@ -1,15 +1,7 @@
 //! `collective-matmul` keeps what random products beside collectives compute, bit for bit on every device.
 
-use crate::lockstep::{are_equal, parse};
-use hlo_analysis::Analyses;
-use hlo_eval::{EvalOptions, Inputs, run};
-use hlo_ir::literal::Scalar;
-use hlo_ir::print::{PrintOptions, print_module};
-use hlo_ir::{DType, Literal};
-use hlo_pass::pipeline::parse_pipeline;
-use hlo_pass::runner::{RunOptions, bind, run_pipeline};
+use crate::lockstep::{keeps_every_bit, small_integers};
 use hlo_tests::random_module::Rng;
-use std::sync::Arc;
 
 /// Products when the environment does not say how many.
 const N_CASES: u64 = 300;
@@ -164,43 +156,11 @@ fn random_product(seed: u64) -> RandomProduct {
     RandomProduct { text, n_devices, params }
 }
 
-/// Small integers, others on each device.
-fn draw(seed: u64, random: &RandomProduct) -> Inputs {
-    let array = |leaf: usize, device: usize| {
-        let mut rng = Rng::new(seed ^ ((leaf as u64) << 20) ^ ((device as u64) << 40));
-        let mut array = Literal::zeros(DType::F32, &random.params[leaf]).expect("dims of a small array");
-        for place in 0..array.n_elems() {
-            assert!(array.set(place, Scalar::Float(rng.below(7) as f64 - 3.0)));
-        }
-        Arc::new(array)
-    };
-    Inputs { leaves: (0..2).map(|leaf| (0..random.n_devices).map(|device| array(leaf, device)).collect()).collect() }
-}
-
 /// Whether the collective was taken apart.
 fn check(seed: u64) -> bool {
     let random = random_product(seed);
-    let mut module = parse(&format!("seed {seed}"), &random.text);
-    let inputs = draw(seed, &random);
-    let evaluate = |module: &hlo_ir::Module| {
-        let options = EvalOptions { n_threads: 1, ..EvalOptions::default() };
-        let text = || print_module(module, &PrintOptions::default());
-        run(module, &inputs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}\n{}", random.text, text()))
-    };
-    let before = evaluate(&module);
-    let calls = parse_pipeline("collective-matmul{profit=always}").expect("a pipeline");
-    let passes = bind(&calls, hlo_collectives::PASSES).expect("the pass");
-    let options = RunOptions { check: true, ..RunOptions::default() };
-    let once = run_pipeline(&mut module, &mut Analyses::default(), &passes, options);
-    let once = once.unwrap_or_else(|e| panic!("seed {seed}: {:?}\n{}", e.diagnostics, random.text));
-    let after = evaluate(&module);
-    for (leaf, (a, b)) in before.leaves.iter().zip(&after.leaves).enumerate() {
-        for (device, (a, b)) in a.iter().zip(b).enumerate() {
-            let text = || print_module(&module, &PrintOptions::default());
-            let place = format!("seed {seed}: result {leaf} differs on device {device}");
-            assert!(are_equal(a, b), "{place}\n{}\n{}", random.text, text());
-        }
-    }
+    let inputs = small_integers(seed, random.n_devices, &random.params, 3);
+    let once = keeps_every_bit(seed, &random.text, &inputs, "collective-matmul{profit=always}");
     once.reports[0].stats["collective-matmul.collectives-taken-apart"] == 1
 }
 

@@ -8,6 +8,7 @@ mod combine_collectives;
 pub mod decompose_collectives;
 mod flatten_update;
 mod fold_all_reduce_of_all_reduce;
+mod in_parts;
 mod pipeline_loop_collectives;
 mod reassociate_all_reduce;
 mod refusal;

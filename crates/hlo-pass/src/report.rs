@@ -179,6 +179,11 @@ impl Decision {
             ..Decision::default()
         }
     }
+
+    /// The same with predicted times before and after, in nanoseconds.
+    pub fn timed(self, [before_ns, after_ns]: [f64; 2]) -> Decision {
+        Decision { predicted_before_ns: Some(before_ns), predicted_after_ns: Some(after_ns), ..self }
+    }
 }
 
 /// Something that was possible and not done.

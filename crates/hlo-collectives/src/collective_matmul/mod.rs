@@ -41,14 +41,14 @@ mod find;
 mod pieces;
 mod ring;
 
+use crate::in_parts::{CLUSTER, DEVICE, MIN_GAIN, Profit};
 use crate::refusal::OptionError;
 use find::{Kind, Site, find_sites};
 use hlo_analysis::Preserved;
-use hlo_analysis::time::{Machine, predict};
 use hlo_ir::diag::Entity;
 use hlo_ir::{InstId, Module};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
-use hlo_pass::report::Decision;
+use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{ChannelIds, CollectiveChange, DeviceTables, Rewrite};
 use indexmap::{IndexMap, IndexSet};
@@ -68,32 +68,15 @@ const OPTIONS: &[OptionInfo] = &[
         default: "auto",
         help: "auto: where the step is predicted to be faster; always: every place, an all-reduce in two parts",
     },
-    OptionInfo {
-        name: "min-gain",
-        kind: OptionKind::Float,
-        default: "0.005",
-        help: "profit=auto: least share of the step's predicted time that places which are alike must save",
-    },
-    OptionInfo {
-        name: "cluster",
-        kind: OptionKind::Text,
-        default: "",
-        help: "how the devices are wired, for predicted times: [(node,2),(gpu,8)] or a shipped name; empty: one switch",
-    },
-    OptionInfo {
-        name: "device",
-        kind: OptionKind::Text,
-        default: "h200",
-        help: "the device, for predicted times: h200, a100, v100, tpuv3",
-    },
+    MIN_GAIN,
+    CLUSTER,
+    DEVICE,
 ];
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct CollectiveMatmul {
-    is_forced: bool,
-    min_gain: f64,
-    machine: Machine,
+    profit: Profit,
 }
 
 /// How often a product with an all-reduce is cut.
@@ -101,31 +84,14 @@ const N_PIECES: [usize; 3] = [2, 4, 8];
 
 impl CollectiveMatmul {
     fn new(options: &Options) -> Result<CollectiveMatmul, OptionError> {
-        let min_gain = options.float("min-gain");
-        if !(0.0..=1.0).contains(&min_gain) {
-            return Err(OptionError::MinGain { found: min_gain });
-        }
-        let machine = Machine::from_args(options.text("cluster"), options.text("device"));
-        Ok(CollectiveMatmul {
-            is_forced: options.text("profit") == "always",
-            min_gain,
-            machine: machine.map_err(OptionError::Cluster)?,
-        })
-    }
-
-    /// The predicted time of a module, in seconds.
-    fn predicted_s(&self, module: &Module, cx: &mut PassCx<'_>) -> Result<f64, PassError> {
-        let frequencies = cx.analyses.frequencies(module);
-        let time = predict(module, &frequencies, &self.machine);
-        let time = time.map_err(|error| PassError::about("machine-size", Entity::Module, error.to_string()))?;
-        Ok(time.critical_path_s)
+        Ok(CollectiveMatmul { profit: Profit::new(options)? })
     }
 
     /// The numbers of parts to try for sites of a kind; a ring has as many as its groups have members.
     fn numbers(&self, site: &Site) -> Vec<usize> {
         match site.kind {
             Kind::Gather | Kind::Scatter => vec![site.groups[0].len()],
-            Kind::Sum if self.is_forced => vec![N_PIECES[0]],
+            Kind::Sum if self.profit.is_forced => vec![N_PIECES[0]],
             Kind::Sum => N_PIECES.into_iter().filter(|&n| n as i64 <= site.cut_size).collect(),
         }
     }
@@ -141,27 +107,26 @@ impl Pass for CollectiveMatmul {
             cx.check_deadline()?;
             let before_s = match now_s {
                 Some(known) => known,
-                None => *now_s.insert(self.predicted_s(module, cx)?),
+                None => *now_s.insert(self.profit.predicted_s(module, cx)?),
             };
             let mut best: Option<(f64, usize, Applied)> = None;
             for n in self.numbers(&sites[0]) {
                 let applied = apply(module, &sites, n)?;
                 cx.analyses.invalidate(Preserved { frequencies: true, ..Preserved::NONE });
-                let then_s = self.predicted_s(&applied.module, cx)?;
+                let then_s = self.profit.predicted_s(&applied.module, cx)?;
                 if best.as_ref().is_none_or(|(best_s, ..)| then_s < *best_s) {
                     best = Some((then_s, n, applied));
                 }
             }
             let Some((after_s, n, applied)) = best else { continue };
             let times = [before_s * 1e9, after_s * 1e9];
-            if !self.is_forced && after_s > before_s * (1.0 - self.min_gain) {
-                let gain = if after_s < before_s { "saves less than min-gain" } else { "is predicted to be slower" };
+            if let Some(gain) = self.profit.obstacle(before_s, after_s) {
                 let reason = format!("{}: in {n} parts the step {gain}", sites[0].text(sites.len()));
-                cx.report.decisions.push(told(module, sites[0].collective, "left", reason, times));
+                cx.report.decisions.push(Decision::about(module, sites[0].collective, "left", reason).timed(times));
                 continue;
             }
             let reason = format!("{} in {n} parts", sites[0].text(sites.len()));
-            let mut decision = told(module, sites[0].collective, "taken apart", reason, times);
+            let mut decision = Decision::about(module, sites[0].collective, "taken apart", reason).timed(times);
             let is_gone = |site: &Site| CollectiveChange::removed(module, site.collective, "runs in parts");
             decision.collectives.extend(sites.iter().map(is_gone));
             let why = "runs while a part of the product is computed";
@@ -187,7 +152,7 @@ impl Pass for CollectiveMatmul {
 fn next_kind(
     module: &Module,
     tried: &IndexSet<String>,
-    report: Option<&mut hlo_pass::report::PassReport>,
+    report: Option<&mut PassReport>,
 ) -> Option<(String, Vec<Site>)> {
     let mut kinds: IndexMap<String, Vec<Site>> = IndexMap::new();
     let mut dots = IndexSet::new();
@@ -205,12 +170,6 @@ fn next_kind(
     }
     kinds.retain(|key, _| !tried.contains(key));
     kinds.into_iter().max_by_key(|(_, sites)| sites.iter().map(|site| site.bytes).sum::<u64>())
-}
-
-fn told(module: &Module, inst: InstId, action: &str, reason: String, [before_ns, after_ns]: [f64; 2]) -> Decision {
-    let mut decision = Decision::about(module, inst, action, reason);
-    (decision.predicted_before_ns, decision.predicted_after_ns) = (Some(before_ns), Some(after_ns));
-    decision
 }
 
 /// A copy of the module in which sites are taken apart, and the new collectives.

@@ -5,8 +5,9 @@
 //! position before it; after the last step that is the sum for its own.
 
 use super::find::{Kind, Product, Role, Site};
+use crate::in_parts::summed_in;
 use hlo_ir::attrs::{Attrs, DynamicSliceAttrs, PermutingAttrs};
-use hlo_ir::{ArrayShape, DType, Dims, InstId, Module, Opcode, Scalar};
+use hlo_ir::{ArrayShape, Dims, InstId, Module, Opcode, Scalar};
 use hlo_spmd::{Appender, ChannelIds, DeviceTables, Rewrite, SpmdError, array};
 
 /// Takes a gather or a reduce-scatter apart; the new collectives. `tables` has the numbers that its computation looks up by device.
@@ -98,9 +99,8 @@ impl Ring<'_> {
             }
             Role::Contracted { other: dim } => {
                 operands[other] = self.cut(operands[other], dim, at)?;
-                let dtype = shape_of(self.module, product.dot)?.dtype;
-                let summed_in = if matches!(dtype, DType::BF16 | DType::F16) { DType::F32 } else { dtype };
-                let shape = ArrayShape { dtype: summed_in, ..shape_of(self.module, product.dot)?.clone() };
+                let whole = shape_of(self.module, product.dot)?;
+                let shape = ArrayShape { dtype: summed_in(whole.dtype), ..whole.clone() };
                 let attrs = self.module.inst(product.dot).attrs.clone();
                 let summand = self.add(product.dot, Opcode::Dot, shape.clone(), &operands, attrs);
                 Ok(match so_far {

@@ -43,18 +43,17 @@
 mod region;
 mod write;
 
+use crate::in_parts::{CLUSTER, DEVICE, MIN_GAIN, Profit};
 use crate::refusal::OptionError;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
-use hlo_analysis::time::{Machine, predict};
-use hlo_ir::diag::Entity;
 use hlo_ir::{InstId, Module};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{CollectiveChange, array};
 use indexmap::IndexSet;
-use region::{Region, find_region};
+use region::{Region, Surroundings, find_region};
 use write::Written;
 
 /// The pass as the command line knows it.
@@ -84,24 +83,9 @@ const OPTIONS: &[OptionInfo] = &[
         default: "auto",
         help: "auto: where the step is predicted to be faster; always: from each collective the fastest way there is",
     },
-    OptionInfo {
-        name: "min-gain",
-        kind: OptionKind::Float,
-        default: "0.005",
-        help: "profit=auto: least share of the step's predicted time that a region must save",
-    },
-    OptionInfo {
-        name: "cluster",
-        kind: OptionKind::Text,
-        default: "",
-        help: "how the devices are wired, for predicted times: [(node,2),(gpu,8)] or a shipped name; empty: one switch",
-    },
-    OptionInfo {
-        name: "device",
-        kind: OptionKind::Text,
-        default: "h200",
-        help: "the device, for predicted times: h200, a100, v100, tpuv3",
-    },
+    MIN_GAIN,
+    CLUSTER,
+    DEVICE,
 ];
 
 /// Collectives from which regions are begun, at most.
@@ -113,9 +97,7 @@ pub(crate) struct SplitMicrobatches {
     n_parts: Vec<usize>,
     /// Whether products that sum over the parts are sums of products: the ways to try.
     sums_gradients: Vec<bool>,
-    is_forced: bool,
-    min_gain: f64,
-    machine: Machine,
+    profit: Profit,
 }
 
 /// A region in parts, on a copy of the module.
@@ -128,11 +110,6 @@ struct Candidate {
 
 impl SplitMicrobatches {
     fn new(options: &Options) -> Result<SplitMicrobatches, OptionError> {
-        let min_gain = options.float("min-gain");
-        if !(0.0..=1.0).contains(&min_gain) {
-            return Err(OptionError::MinGain { found: min_gain });
-        }
-        let machine = Machine::from_args(options.text("cluster"), options.text("device"));
         let n_parts = match options.int("parts") {
             0 => vec![2, 4],
             1 => return Err(OptionError::OnePart),
@@ -143,36 +120,23 @@ impl SplitMicrobatches {
             "summed" => vec![true],
             _ => vec![false, true],
         };
-        Ok(SplitMicrobatches {
-            n_parts,
-            sums_gradients,
-            is_forced: options.text("profit") == "always",
-            min_gain,
-            machine: machine.map_err(OptionError::Cluster)?,
-        })
-    }
-
-    /// The predicted time of a module, in seconds.
-    fn predicted_s(&self, module: &Module, cx: &mut PassCx<'_>) -> Result<f64, PassError> {
-        let frequencies = cx.analyses.frequencies(module);
-        let time = predict(module, &frequencies, &self.machine);
-        let time = time.map_err(|error| PassError::about("machine-size", Entity::Module, error.to_string()))?;
-        Ok(time.critical_path_s)
+        Ok(SplitMicrobatches { n_parts, sums_gradients, profit: Profit::new(options)? })
     }
 
     /// The fastest of the regions that begin at a collective.
     fn fastest(&self, module: &Module, seed: InstId, cx: &mut PassCx<'_>) -> Result<Option<Candidate>, PassError> {
         let rank = array(module, seed).map_or(0, |shape| shape.rank());
+        let around = Surroundings::of(module, seed);
         let mut best: Option<Candidate> = None;
         for (dim, &n) in (0..rank).flat_map(|dim| self.n_parts.iter().map(move |n| (dim, n))) {
-            let Some(region) = find_region(module, seed, dim, n) else { continue };
+            let Some(region) = find_region(&around, seed, dim, n) else { continue };
             // Without such products both ways are one.
             let ways = if region.sums.is_empty() { &[false][..] } else { &self.sums_gradients };
             for &sums_gradients in ways {
                 cx.check_deadline()?;
                 let written = write::write(module, &region, sums_gradients)?;
                 cx.analyses.invalidate(Preserved::NONE);
-                let after_s = self.predicted_s(&written.module, cx)?;
+                let after_s = self.profit.predicted_s(&written.module, cx)?;
                 if best.as_ref().is_none_or(|best| after_s < best.after_s) {
                     best = Some(Candidate { region: region.clone(), sums_gradients, written, after_s });
                 }
@@ -187,22 +151,21 @@ impl Pass for SplitMicrobatches {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let (mut seen, mut n_begun, mut n_split) = (IndexSet::new(), 0, 0);
         let mut before_s = None;
-        while let Some(seed) = next_seed(module, &seen).filter(|_| self.is_forced || n_begun < MOST_SEEDS) {
+        while let Some(seed) = next_seed(module, &seen).filter(|_| self.profit.is_forced || n_begun < MOST_SEEDS) {
             seen.insert(seed);
             n_begun += 1;
             let now_s = match before_s {
                 Some(known) => known,
-                None => *before_s.insert(self.predicted_s(module, cx)?),
+                None => *before_s.insert(self.profit.predicted_s(module, cx)?),
             };
             let Some(best) = self.fastest(module, seed, cx)? else { continue };
             seen.extend(best.region.collectives(module));
             let times = [now_s * 1e9, best.after_s * 1e9];
             let name = module.inst_name(seed);
-            if !self.is_forced && best.after_s > now_s * (1.0 - self.min_gain) {
-                let gain = if best.after_s < now_s { "saves less than min-gain" } else { "is predicted to be slower" };
+            if let Some(gain) = self.profit.obstacle(now_s, best.after_s) {
                 let reason =
                     format!("in {} parts along dim {} of %{name} the step {gain}", best.region.n, best.region.dim);
-                cx.report.decisions.push(told(module, seed, "left", reason, times));
+                cx.report.decisions.push(Decision::about(module, seed, "left", reason).timed(times));
                 continue;
             }
             let leaving = match best.sums_gradients {
@@ -214,7 +177,7 @@ impl Pass for SplitMicrobatches {
                 "{n} instruction{s} in {} parts along dim {} of %{name}; {leaving}",
                 best.region.n, best.region.dim
             );
-            let mut decision = told(module, seed, "in parts", reason, times);
+            let mut decision = Decision::about(module, seed, "in parts", reason).timed(times);
             let old =
                 best.region.collectives(module).map(|inst| CollectiveChange::removed(module, inst, "runs in parts"));
             decision.collectives.extend(old);
@@ -253,10 +216,4 @@ fn next_seed(module: &Module, seen: &IndexSet<InstId>) -> Option<InstId> {
         }
     }
     found.map(|(_, inst)| inst)
-}
-
-fn told(module: &Module, inst: InstId, action: &str, reason: String, [before_ns, after_ns]: [f64; 2]) -> Decision {
-    let mut decision = Decision::about(module, inst, action, reason);
-    (decision.predicted_before_ns, decision.predicted_after_ns) = (Some(before_ns), Some(after_ns));
-    decision
 }

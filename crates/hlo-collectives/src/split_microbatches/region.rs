@@ -7,7 +7,7 @@ use hlo_ir::factors::{FactorRole, FactorSet, TensorFactors, find_factors};
 use hlo_ir::localize::localize;
 use hlo_ir::module::UserMap;
 use hlo_ir::monoid::Monoid;
-use hlo_ir::op::{FactorRule, Flow};
+use hlo_ir::op::{CollectiveForm, CollectiveRule, CollectiveSource, FactorRule, Flow};
 use hlo_ir::{InstId, Module, Opcode};
 use hlo_spmd::{array, check_free};
 use indexmap::IndexMap;
@@ -46,17 +46,36 @@ impl Region {
 
 /// Whether an instruction is a collective of one array that can be done in parts.
 pub(super) fn is_collective(module: &Module, inst: InstId) -> bool {
-    let kinds =
-        [Opcode::AllReduce, Opcode::AllGather, Opcode::ReduceScatter, Opcode::AllToAll, Opcode::CollectivePermute];
+    use CollectiveSource::{Members, Pair, Reduction};
     let instruction = module.inst(inst);
-    kinds.contains(&instruction.opcode) && instruction.operands.len() == 1 && array(module, inst).is_some()
+    let is_kind = |rule: CollectiveRule| {
+        rule.form == CollectiveForm::Synchronous && matches!(rule.source, Reduction | Members | Pair)
+    };
+    instruction.opcode.row().collective.is_some_and(is_kind)
+        && instruction.operands.len() == 1
+        && array(module, inst).is_some()
+}
+
+/// What regions of one computation are grown in.
+pub(super) struct Surroundings<'m> {
+    module: &'m Module,
+    users: UserMap,
+    pinned: EntitySet<InstId>,
+    live: EntitySet<InstId>,
+}
+
+impl<'m> Surroundings<'m> {
+    /// Of an instruction.
+    pub(super) fn of(module: &'m Module, inst: InstId) -> Surroundings<'m> {
+        let comp = module.inst(inst).parent;
+        Surroundings { module, users: module.users(), pinned: pinned_by_control(module, comp), live: module.live(comp) }
+    }
 }
 
 /// The region that begins at `seed`, cut in `n` parts along a dim of its result; none if the seed cannot be cut so.
-pub(super) fn find_region(module: &Module, seed: InstId, dim: usize, n: usize) -> Option<Region> {
-    let comp = module.inst(seed).parent;
-    let grower =
-        Grower { module, users: module.users(), pinned: pinned_by_control(module, comp), live: module.live(comp), n };
+pub(super) fn find_region(around: &Surroundings<'_>, seed: InstId, dim: usize, n: usize) -> Option<Region> {
+    let Surroundings { module, users, live, .. } = around;
+    let grower = Grower { module, pinned: &around.pinned, n };
     let mut region = Region { n, seed, dim, members: IndexMap::new(), sums: IndexMap::new() };
     region.members.insert(seed, grower.member(seed, dim)?);
     let mut next = 0;
@@ -66,7 +85,7 @@ pub(super) fn find_region(module: &Module, seed: InstId, dim: usize, n: usize) -
         let mut around: Vec<(InstId, usize)> = Vec::new();
         let operands = module.inst(inst).operands.iter().copied();
         around.extend(operands.zip(cut).filter_map(|(operand, dim)| Some((operand, dim?))));
-        for &user in grower.users[inst].iter().filter(|&&user| grower.live.contains(user)) {
+        for &user in users[inst].iter().filter(|&&user| live.contains(user)) {
             match grower.through(user, inst, dim) {
                 Some(Through::To(dim)) => around.push((user, dim)),
                 Some(Through::Summed(operands)) => {
@@ -103,9 +122,7 @@ enum Through {
 
 struct Grower<'m> {
     module: &'m Module,
-    users: UserMap,
-    pinned: EntitySet<InstId>,
-    live: EntitySet<InstId>,
+    pinned: &'m EntitySet<InstId>,
     n: usize,
 }
 
@@ -182,7 +199,7 @@ impl Grower<'_> {
     /// Whether nobody asked for an instruction to stay as it is.
     fn is_free(&self, inst: InstId) -> bool {
         let is_static = array(self.module, inst).is_some_and(|shape| shape.dynamic == 0);
-        is_static && !self.module.must_stay(inst) && check_free(self.module, inst, &self.pinned).is_ok()
+        is_static && !self.module.must_stay(inst) && check_free(self.module, inst, self.pinned).is_ok()
     }
 }
 

@@ -1,8 +1,9 @@
 //! A region in parts, written beside what it stands for.
 
 use super::region::{Region, is_collective};
+use crate::in_parts::summed_in;
 use hlo_ir::attrs::{Attrs, DimsAttrs};
-use hlo_ir::{ArrayShape, DType, InstId, Module, Opcode, Shape};
+use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
 use hlo_pass::PassError;
 use hlo_spmd::{ChannelIds, Rewrite, array};
 use indexmap::IndexMap;
@@ -87,8 +88,7 @@ impl Writer<'_> {
     /// A product that sums over the parts, as the sum of the parts' products.
     fn sum(&mut self, inst: InstId) {
         let (Some(cut), Some(whole)) = (self.region.sums.get(&inst), array(self.module, inst).cloned()) else { return };
-        let summed_in = if matches!(whole.dtype, DType::BF16 | DType::F16) { DType::F32 } else { whole.dtype };
-        let shape = ArrayShape { dtype: summed_in, ..whole.clone() };
+        let shape = ArrayShape { dtype: summed_in(whole.dtype), ..whole.clone() };
         let (opcode, attrs) = (self.module.inst(inst).opcode, self.module.inst(inst).attrs.clone());
         let name = self.module.inst_name(inst).to_string();
         let mut sum: Option<InstId> = None;
@@ -102,7 +102,7 @@ impl Writer<'_> {
             });
         }
         if let Some(mut sum) = sum {
-            if summed_in != whole.dtype {
+            if shape.dtype != whole.dtype {
                 sum = self.rewrite.at(inst).add(self.module, &name, Opcode::Convert, whole, &[sum], Attrs::Plain);
             }
             self.rewrite.redirect(inst, sum);

@@ -168,7 +168,9 @@ impl DistributeMatrixUpdates {
             *known_ns = Some(now_ns);
             if let [kind] = kinds {
                 let reason = format!("{}: predicted to be slower than all of them on every device", kind.text());
-                cx.report.decisions.push(told(module, kind.first(), "left", reason, [now_ns, then_ns]));
+                cx.report
+                    .decisions
+                    .push(Decision::about(module, kind.first(), "left", reason).timed([now_ns, then_ns]));
             }
             return Ok(false);
         }
@@ -178,7 +180,7 @@ impl DistributeMatrixUpdates {
             if kinds.len() > 1 {
                 let _ = write!(reason, "; predicted together with {} kinds of like size", kinds.len() - 1);
             }
-            let mut decision = told(module, kind.first(), "distributed", reason, [now_ns, then_ns]);
+            let mut decision = Decision::about(module, kind.first(), "distributed", reason).timed([now_ns, then_ns]);
             let why = "brings matrices and results to where they are needed";
             decision.collectives = collectives.iter().map(|&new| CollectiveChange::inserted(&work, new, why)).collect();
             cx.report.decisions.push(decision);
@@ -187,12 +189,6 @@ impl DistributeMatrixUpdates {
         *module = work;
         Ok(true)
     }
-}
-
-fn told(module: &Module, inst: InstId, action: &str, reason: String, [before_ns, after_ns]: [f64; 2]) -> Decision {
-    let mut decision = Decision::about(module, inst, action, reason);
-    (decision.predicted_before_ns, decision.predicted_after_ns) = (Some(before_ns), Some(after_ns));
-    decision
 }
 
 /// Why a kind is left.

@@ -1,0 +1,82 @@
+//! What the passes share that compute in parts so that collectives run meanwhile: what they are asked for, and what pays.
+
+use crate::refusal::OptionError;
+use hlo_analysis::time::{Machine, predict};
+use hlo_ir::diag::Entity;
+use hlo_ir::{DType, Module};
+use hlo_pass::options::{OptionInfo, OptionKind, Options};
+use hlo_pass::{PassCx, PassError};
+
+pub(crate) const MIN_GAIN: OptionInfo = OptionInfo {
+    name: "min-gain",
+    kind: OptionKind::Float,
+    default: "0.005",
+    help: "profit=auto: least share of the step's predicted time that a change must save",
+};
+
+pub(crate) const CLUSTER: OptionInfo = OptionInfo {
+    name: "cluster",
+    kind: OptionKind::Text,
+    default: "",
+    help: "how the devices are wired, for predicted times: [(node,2),(gpu,8)] or a shipped name; empty: one switch",
+};
+
+pub(crate) const DEVICE: OptionInfo = OptionInfo {
+    name: "device",
+    kind: OptionKind::Text,
+    default: "h200",
+    help: "the device, for predicted times: h200, a100, v100, tpuv3",
+};
+
+/// What a change is worth.
+#[derive(Clone, Debug)]
+pub(crate) struct Profit {
+    /// Whether changes are made whatever they are worth.
+    pub is_forced: bool,
+    min_gain: f64,
+    machine: Machine,
+}
+
+impl Profit {
+    /// From `profit`, `min-gain`, `cluster` and `device`.
+    ///
+    /// # Errors
+    /// A share that is none; a machine that is none.
+    pub(crate) fn new(options: &Options) -> Result<Profit, OptionError> {
+        let min_gain = options.float("min-gain");
+        if !(0.0..=1.0).contains(&min_gain) {
+            return Err(OptionError::MinGain { found: min_gain });
+        }
+        let machine = Machine::from_args(options.text("cluster"), options.text("device"));
+        let is_forced = options.text("profit") == "always";
+        Ok(Profit { is_forced, min_gain, machine: machine.map_err(OptionError::Cluster)? })
+    }
+
+    /// The predicted time of a module, in seconds.
+    ///
+    /// # Errors
+    /// The machine has another number of devices than the module.
+    pub(crate) fn predicted_s(&self, module: &Module, cx: &mut PassCx<'_>) -> Result<f64, PassError> {
+        let frequencies = cx.analyses.frequencies(module);
+        let time = predict(module, &frequencies, &self.machine);
+        let time = time.map_err(|error| PassError::about("machine-size", Entity::Module, error.to_string()))?;
+        Ok(time.critical_path_s)
+    }
+
+    /// Why a change from one predicted time to another is left; `None` if it is to be made.
+    pub(crate) fn obstacle(&self, before_s: f64, after_s: f64) -> Option<&'static str> {
+        match self.is_forced || after_s <= before_s * (1.0 - self.min_gain) {
+            true => None,
+            false if after_s < before_s => Some("saves less than min-gain"),
+            false => Some("is predicted to be slower"),
+        }
+    }
+}
+
+/// The type in which a product that becomes several summands is added up.
+pub(crate) const fn summed_in(dtype: DType) -> DType {
+    match dtype {
+        DType::BF16 | DType::F16 => DType::F32,
+        _ => dtype,
+    }
+}
