@@ -21,7 +21,17 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
     let folder = workspace::target_dir().join("reshard-check");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut planned = Command::new(cargo);
-    planned.args(["run", "--release", "--quiet", "--package", "hlo-spmd", "--example", "redistribution_pairs", "--"]);
+    planned.args([
+        "run",
+        "--profile",
+        "unwinding",
+        "--quiet",
+        "--package",
+        "hlo-spmd",
+        "--example",
+        "redistribution_pairs",
+        "--",
+    ]);
     planned.arg(&folder).arg(n_pairs.to_string()).arg(n_run.to_string()).current_dir(workspace::root());
     if !succeeds(&mut planned)? {
         return Err("redistribution_pairs: expected plans, found an error".into());

@@ -28,14 +28,18 @@ pub(crate) fn metadata() -> Result<serde_json::Value, String> {
     serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))
 }
 
-/// Builds the command-line tool with the profile of this program, and gives its path. All members are named, so that what was built for this
-/// program is taken.
+/// Builds the command-line tool with the profile of this program, and gives its path.
 pub(crate) fn build_tool() -> Result<PathBuf, String> {
+    build_tool_as(if cfg!(debug_assertions) { "dev" } else { "unwinding" })
+}
+
+/// Builds the command-line tool with a profile, and gives its path. All members are named, so that what was built for this program is taken
+/// where the profile is its own.
+pub(crate) fn build_tool_as(profile: &str) -> Result<PathBuf, String> {
     if !root().join("crates/hlo-opt/Cargo.toml").exists() {
         return Err("crates/hlo-opt does not exist: there is no tool to check".into());
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
     let status = Command::new(cargo)
         .args(["build", "--profile", profile, "--quiet", "--workspace", "--bin", "hlo-opt"])
         .current_dir(root())
@@ -44,6 +48,6 @@ pub(crate) fn build_tool() -> Result<PathBuf, String> {
     if !status.success() {
         return Err("hlo-opt does not build".into());
     }
-    let folder = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let folder = if profile == "dev" { "debug" } else { profile };
     Ok(target_dir().join(folder).join(format!("hlo-opt{}", std::env::consts::EXE_SUFFIX)))
 }

@@ -12,6 +12,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 fn main() -> ExitCode {
     hlo_opt::complete_for_shell();
     hlo_opt::output::remove_files_on_signals();
+    hlo_opt::output::remove_files_on_panics();
     let worker = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(|| {
         let (mut stdin, mut stdout, mut stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
         let (is_terminal, stdout_is_terminal) = (stderr.is_terminal(), stdout.is_terminal());

@@ -1,6 +1,6 @@
 //! Files written whole or not at all.
 
-use crate::Failure;
+use crate::{Failure, exit};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -46,6 +46,29 @@ pub fn remove_files_on_signals() {
 /// Elsewhere the default remains.
 #[cfg(not(unix))]
 pub fn remove_files_on_signals() {}
+
+/// From now on a panic, which is a defect of the program, removes the temporary files and ends the process with [`exit::ERROR`]: whether the program
+/// is built to unwind or not.
+pub fn remove_files_on_panics() {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        told(panic);
+        eprintln!(
+            "error: a defect of hlo-opt stopped it, and what it was writing is as it was before. Please report it with this message, the command and the module"
+        );
+        // A panic under one of the locks leaves its files where they are.
+        if let Ok(files) = TEMPORARY.try_lock() {
+            files.iter().for_each(|file| drop(fs::remove_file(file)));
+        }
+        #[cfg(unix)]
+        if let Ok(groups) = GROUPS.try_lock() {
+            for group in groups.iter() {
+                let _ = rustix::process::kill_process_group(*group, rustix::process::Signal::KILL);
+            }
+        }
+        std::process::exit(exit::ERROR.into());
+    }));
+}
 
 /// A file that goes when it is dropped, or when a signal ends the process.
 pub(crate) struct Passing(PathBuf);
@@ -206,5 +229,40 @@ fn create_beside(target: &Path) -> io::Result<(PathBuf, File)> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 100 => attempt += 1,
             Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    #[ignore = "what the next test runs in a process of its own"]
+    fn panics_with_a_file_half_written() {
+        remove_files_on_panics();
+        let path = PathBuf::from(std::env::var_os("HLO_OPT_TEST_FILE").expect("the file's name"));
+        let write = move || write_whole_with(&path, |sink| sink.write_all(b"half").map(|()| panic!("planted")));
+        drop(std::thread::spawn(write).join());
+    }
+
+    #[test]
+    fn a_panic_leaves_no_file_and_an_error() {
+        let folder = std::env::temp_dir().join(format!("hlo-opt-panic-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let file = folder.join("out.hlo");
+        fs::write(&file, "before").expect("a file");
+        let output = Command::new(std::env::current_exe().expect("this test's program"))
+            .args(["--exact", "output::tests::panics_with_a_file_half_written", "--ignored", "--nocapture"])
+            .env("HLO_OPT_TEST_FILE", &file)
+            .output()
+            .expect("a run");
+        let left: Vec<_> =
+            fs::read_dir(&folder).expect("the folder").map(|entry| entry.expect("a file").path()).collect();
+        assert_eq!((left, fs::read_to_string(&file).expect("the file")), (vec![file.clone()], "before".to_owned()));
+        fs::remove_dir_all(&folder).expect("removed");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(exit::ERROR.into()), "{stderr}");
+        assert!(stderr.contains("planted") && stderr.contains("Please report it"), "{stderr}");
     }
 }

@@ -17,6 +17,12 @@
 //!             tool.rs       the passes; signature.rs: what they must keep; compile_options.rs: is it a per-device program
 //! ```
 
+#[cfg(panic = "abort")]
+#[deprecated(note = "built so, a defect of a pass ends the framework's process: build with --profile unwinding")]
+const PANICS_END_THE_PROCESS: () = ();
+#[cfg(panic = "abort")]
+const _: () = PANICS_END_THE_PROCESS;
+
 mod bounded;
 pub mod c_api;
 mod compile;
