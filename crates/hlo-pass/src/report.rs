@@ -131,6 +131,17 @@ impl PassReport {
     }
 }
 
+/// What predicted times of a decision are times of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PredictedFor {
+    /// Its subject: those of several decisions add up.
+    #[default]
+    Subject,
+    /// The whole step, without and with what the decision is about.
+    Step,
+}
+
 /// One thing that was considered and what came of it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Decision {
@@ -151,6 +162,8 @@ pub struct Decision {
     pub format: Option<String>,
     /// Collectives removed and inserted.
     pub collectives: Vec<CollectiveChange>,
+    /// What the predicted times are times of.
+    pub predicted_for: PredictedFor,
     /// Predicted time of what was there, in nanoseconds.
     pub predicted_before_ns: Option<f64>,
     /// Predicted time of what is there now, in nanoseconds.
@@ -180,9 +193,14 @@ impl Decision {
         }
     }
 
-    /// The same with predicted times before and after, in nanoseconds.
-    pub fn timed(self, [before_ns, after_ns]: [f64; 2]) -> Decision {
-        Decision { predicted_before_ns: Some(before_ns), predicted_after_ns: Some(after_ns), ..self }
+    /// The same with predicted times of the whole step before and after, in nanoseconds.
+    pub fn with_step_times(self, [before_ns, after_ns]: [f64; 2]) -> Decision {
+        Decision {
+            predicted_for: PredictedFor::Step,
+            predicted_before_ns: Some(before_ns),
+            predicted_after_ns: Some(after_ns),
+            ..self
+        }
     }
 }
 

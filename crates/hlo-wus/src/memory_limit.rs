@@ -118,8 +118,7 @@ fn tell(chosen: &Chosen<Made>, limit: u64, source: &Module, before: &MemorySizes
             before.peak_bytes,
             chosen.n_tried,
         ),
-        predicted_before_ns: Some(trial.whole_ps / 1e3),
-        predicted_after_ns: Some((trial.whole_ps - trial.gain_ps) / 1e3),
         ..Decision::default()
     }
+    .with_step_times([trial.whole_ps / 1e3, (trial.whole_ps - trial.gain_ps) / 1e3])
 }

@@ -122,11 +122,14 @@ impl Pass for CollectiveMatmul {
             let times = [before_s * 1e9, after_s * 1e9];
             if let Some(gain) = self.profit.obstacle(before_s, after_s) {
                 let reason = format!("{}: in {n} parts the step {gain}", sites[0].text(sites.len()));
-                cx.report.decisions.push(Decision::about(module, sites[0].collective, "left", reason).timed(times));
+                cx.report
+                    .decisions
+                    .push(Decision::about(module, sites[0].collective, "left", reason).with_step_times(times));
                 continue;
             }
             let reason = format!("{} in {n} parts", sites[0].text(sites.len()));
-            let mut decision = Decision::about(module, sites[0].collective, "taken apart", reason).timed(times);
+            let mut decision =
+                Decision::about(module, sites[0].collective, "taken apart", reason).with_step_times(times);
             let is_gone = |site: &Site| CollectiveChange::removed(module, site.collective, "runs in parts");
             decision.collectives.extend(sites.iter().map(is_gone));
             let why = "runs while a part of the product is computed";

@@ -165,7 +165,7 @@ impl Pass for SplitMicrobatches {
             if let Some(gain) = self.profit.obstacle(now_s, best.after_s) {
                 let reason =
                     format!("in {} parts along dim {} of %{name} the step {gain}", best.region.n, best.region.dim);
-                cx.report.decisions.push(Decision::about(module, seed, "left", reason).timed(times));
+                cx.report.decisions.push(Decision::about(module, seed, "left", reason).with_step_times(times));
                 continue;
             }
             let leaving = match best.sums_gradients {
@@ -177,7 +177,7 @@ impl Pass for SplitMicrobatches {
                 "{n} instruction{s} in {} parts along dim {} of %{name}; {leaving}",
                 best.region.n, best.region.dim
             );
-            let mut decision = Decision::about(module, seed, "in parts", reason).timed(times);
+            let mut decision = Decision::about(module, seed, "in parts", reason).with_step_times(times);
             let old =
                 best.region.collectives(module).map(|inst| CollectiveChange::removed(module, inst, "runs in parts"));
             decision.collectives.extend(old);

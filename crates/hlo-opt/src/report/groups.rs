@@ -1,6 +1,6 @@
 //! Decisions of one kind: the same action for the same reason, names and numbers aside.
 
-use hlo_pass::report::Decision;
+use hlo_pass::report::{Decision, PredictedFor};
 use hlo_spmd::CollectiveChange;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -15,10 +15,11 @@ pub(super) struct Group<'r> {
     pub has_one_reason: bool,
     /// Their collectives, those of one kind as one: the instruction is `12 all-reduce`, bytes and times are sums.
     pub collectives: Vec<CollectiveChange>,
-    /// Sum of the predicted times of what was there, in nanoseconds; none where one has none.
-    pub predicted_before_ns: Option<f64>,
-    /// Sum of the predicted times of what is there now, in nanoseconds; none where one has none.
-    pub predicted_after_ns: Option<f64>,
+    /// What the predicted times are times of.
+    pub predicted_for: PredictedFor,
+    /// Sums of the predicted times of what was there and of what is there now, in nanoseconds; none where one has none, and of several decisions
+    /// that tell the time of the whole step.
+    pub predicted_ns: [Option<f64>; 2],
 }
 
 /// Groups in the order of their first members.
@@ -39,13 +40,17 @@ pub(super) fn groups(decisions: &[Decision]) -> Vec<Group<'_>> {
 impl<'r> Group<'r> {
     fn of(mut decisions: Vec<&'r Decision>) -> Group<'r> {
         decisions.sort_by_key(|decision| Reverse(decision.bytes));
-        let sum = |of: fn(&Decision) -> Option<f64>| decisions.iter().map(|decision| of(decision)).sum();
+        let step = decisions.iter().find(|decision| decision.predicted_for == PredictedFor::Step);
+        let sum = |of: fn(&Decision) -> Option<f64>| match step {
+            Some(_) if decisions.len() > 1 => None,
+            Some(_) | None => decisions.iter().map(|decision| of(decision)).sum(),
+        };
         Group {
             bytes: decisions.iter().fold(0, |sum, decision| sum.saturating_add(decision.bytes)),
             has_one_reason: decisions.windows(2).all(|two| two[0].reason == two[1].reason),
             collectives: collectives(&decisions),
-            predicted_before_ns: sum(|decision| decision.predicted_before_ns),
-            predicted_after_ns: sum(|decision| decision.predicted_after_ns),
+            predicted_for: step.map(|step| step.predicted_for).unwrap_or_default(),
+            predicted_ns: [sum(|decision| decision.predicted_before_ns), sum(|decision| decision.predicted_after_ns)],
             decisions,
         }
     }
@@ -151,6 +156,16 @@ mod tests {
         let [sum] = groups[1].collectives.as_slice() else { panic!("one kind") };
         assert_eq!((sum.instruction.as_str(), sum.bytes, sum.predicted_ns), ("2 all-reduce", 192, Some(20.0)));
         assert_eq!(sum.because, "sums `%…`");
-        assert_eq!((groups[1].predicted_before_ns, groups[1].predicted_after_ns), (Some(2.0), None));
+        assert_eq!(groups[1].predicted_ns, [Some(2.0), None]);
+    }
+
+    #[test]
+    fn times_of_the_whole_step_are_not_added_up() {
+        let times = |n: usize| {
+            let decision = |_| decision("left", "a scalar", 4, None).with_step_times([3.0, 2.0]);
+            let decisions: Vec<Decision> = (0..n).map(decision).collect();
+            groups(&decisions)[0].predicted_ns
+        };
+        assert_eq!([times(1), times(2)], [[Some(3.0), Some(2.0)], [None, None]]);
     }
 }

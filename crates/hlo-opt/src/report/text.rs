@@ -4,7 +4,7 @@ use super::groups::{Group, groups};
 use super::quantities::{UNKNOWN, bytes, microseconds};
 use super::summary::summary;
 use super::{Document, ModuleReport};
-use hlo_pass::report::{Decision, PassReport, WayChoice};
+use hlo_pass::report::{Decision, PassReport, PredictedFor, WayChoice};
 use hlo_spmd::CollectiveChange;
 use std::fmt::Write;
 
@@ -108,7 +108,7 @@ fn pass_text(report: &PassReport, detail: Detail, out: &mut String) {
 fn decision_text(decision: &Decision, out: &mut String) {
     subject_text(decision, out);
     collectives_text(&decision.collectives, |change| format!("{} %{}", change.op, change.instruction), out);
-    predicted_text(decision.predicted_before_ns, decision.predicted_after_ns, out);
+    predicted_text(decision.predicted_for, [decision.predicted_before_ns, decision.predicted_after_ns], out);
     for other in &decision.rejected {
         let _ = writeln!(out, "    rejected  {}: {}", other.what, other.because);
     }
@@ -158,7 +158,7 @@ fn group_text(group: &Group<'_>, out: &mut String) {
         weights_text(&group.decisions, MAX_WEIGHTS, out);
     }
     collectives_text(&group.collectives, |change| change.instruction.clone(), out);
-    predicted_text(group.predicted_before_ns, group.predicted_after_ns, out);
+    predicted_text(group.predicted_for, group.predicted_ns, out);
 }
 
 fn collectives_text(changes: &[CollectiveChange], name: impl Fn(&CollectiveChange) -> String, out: &mut String) {
@@ -177,8 +177,12 @@ fn collectives_text(changes: &[CollectiveChange], name: impl Fn(&CollectiveChang
     }
 }
 
-fn predicted_text(before_ns: Option<f64>, after_ns: Option<f64>, out: &mut String) {
+fn predicted_text(what: PredictedFor, [before_ns, after_ns]: [Option<f64>; 2], out: &mut String) {
     if let (Some(before), Some(after)) = (before_ns, after_ns) {
-        let _ = writeln!(out, "    predicted {} before, {} after", microseconds(before), microseconds(after));
+        let what = match what {
+            PredictedFor::Subject => "",
+            PredictedFor::Step => "step ",
+        };
+        let _ = writeln!(out, "    predicted {what}{} before, {} after", microseconds(before), microseconds(after));
     }
 }

@@ -170,7 +170,7 @@ impl DistributeMatrixUpdates {
                 let reason = format!("{}: predicted to be slower than all of them on every device", kind.text());
                 cx.report
                     .decisions
-                    .push(Decision::about(module, kind.first(), "left", reason).timed([now_ns, then_ns]));
+                    .push(Decision::about(module, kind.first(), "left", reason).with_step_times([now_ns, then_ns]));
             }
             return Ok(false);
         }
@@ -180,7 +180,8 @@ impl DistributeMatrixUpdates {
             if kinds.len() > 1 {
                 let _ = write!(reason, "; predicted together with {} kinds of like size", kinds.len() - 1);
             }
-            let mut decision = Decision::about(module, kind.first(), "distributed", reason).timed([now_ns, then_ns]);
+            let mut decision =
+                Decision::about(module, kind.first(), "distributed", reason).with_step_times([now_ns, then_ns]);
             let why = "brings matrices and results to where they are needed";
             decision.collectives = collectives.iter().map(|&new| CollectiveChange::inserted(&work, new, why)).collect();
             cx.report.decisions.push(decision);

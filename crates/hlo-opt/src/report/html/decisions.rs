@@ -1,6 +1,6 @@
 //! The section about weights and other things that passes decided on.
 
-use hlo_pass::report::{Decision, PassReport};
+use hlo_pass::report::{Decision, PassReport, PredictedFor};
 
 use super::table::{Cell, Column, Table, largest};
 use crate::report::quantities::{UNKNOWN, bytes, seconds};
@@ -21,7 +21,14 @@ const COLUMNS: [Column; 9] = [
 ];
 
 fn cells((report, decision): &(&PassReport, &Decision)) -> Vec<Cell> {
-    let time = |ns: Option<f64>| ns.map_or_else(|| Cell::text(UNKNOWN), |ns| Cell::number(seconds(ns / 1e9), ns));
+    let of = match decision.predicted_for {
+        PredictedFor::Subject => "",
+        PredictedFor::Step => " (step)",
+    };
+    let time = |ns: Option<f64>| match ns {
+        Some(ns) => Cell::number(format!("{}{of}", seconds(ns / 1e9)), ns),
+        None => Cell::text(UNKNOWN),
+    };
     vec![
         Cell::code(&decision.subject),
         Cell::code(&decision.weights.join(", ")),
