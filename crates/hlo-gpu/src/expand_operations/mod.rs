@@ -4,31 +4,29 @@
 //! ```text
 //! %t = (f32[64,2], s32[64,2]) topk(%x), k=2, largest=true
 //! ```
-//! after, with every pair of a row compared:
+//! after, with rows that a kernel sorts in shared memory:
 //! ```text
-//! %before = pred[64,4,4] select(%stood.first, %not.greater, %greater)
-//! %rank = s32[64,4] reduce(s32[64,4,4] convert(%before), %zero), dimensions={2}, to_apply=%add
-//! %position = s32[64,2] reduce(s32[64,2,4] select(%is.rank, %index, %zeros), %zero), dimensions={2}, to_apply=%add
-//! %value = f32[64,2] gather(%x, %position), …
+//! %s = (f32[64,4], s32[64,4]) sort(%x, %index), dimensions={1}, to_apply=%greater
+//! %value = f32[64,2] slice(get-tuple-element(%s)), slice={[0:64], [0:2]}
 //! ```
 //! The samples `ir-samples/passes/expand-operations/*.hlo` run this.
 //!
-//! **Why.** Kernels of elementwise operations, reductions and gathers are fused, and one thread order gives the same bits in each run.
+//! **Why.** Kernels of elementwise operations and reductions are fused, and one thread order gives the same bits in each run.
 //! What is left is HLO that the evaluator and XLA judge.
 //!
-//! **What it does.** `sort`, `topk` and the custom call `TopK` ([`sort`]); batch norms ([`batch_norm`]); random bits of
+//! **What it does.** Sorts of long rows, `topk` and the custom call `TopK` ([`sort`]); batch norms ([`batch_norm`]); random bits of
 //! both algorithms, those of the evaluator ([`random`]); asynchronous pairs become the
 //! instruction that they begin ([`pairs`]); sums across devices of 8-bit floats and of integers that NCCL does not add are
 //! made in a wider type ([`promote`]); annotations of shardings, which mean nothing on one device, go.
 //!
-//! **What it does not do.** Sorts by comparators that call others or hold other than elementwise operations, and of more than
-//! 16,777,216 elements in a row, stay; so do exchanges with the host. A network of a long row has up to 300 steps, each of which is a
-//! kernel.
+//! **What it does not do.** Rows that a kernel sorts stay, as do longer ones whose comparator calls others or holds other than elementwise
+//! operations; so do exchanges with the host. Rows of more than 16,777,216 elements are sorted only in an order that cannot contradict itself.
 //!
 //! **Requires** nothing. **Ensures** the same results to the bit but for batch norms, whose sums are added up in another order. Of a sort
 //! whose comparator contradicts itself the result is some permutation. **Errors**: none.
 
 mod batch_norm;
+mod order;
 mod pairs;
 mod promote;
 mod random;

@@ -1,52 +1,51 @@
-//! `sort` and `topk` as comparisons, sums and gathers.
+//! `sort` and `topk` as sorts of rows that a kernel sorts in shared memory.
 //!
-//! **Ranks.** Where rows are short and elements have a total order, each element's rank is the number of elements that come before it:
-//! `n²` comparisons in one reduction. The element of rank `r` stands where the sum of `[rank i = r] · i` says.
+//! **A few of many.** Where few elements of a long row are wanted, it is cut into parts. Each is sorted, the first elements of all are a
+//! shorter row, and so on.
 //!
-//! **Networks.** Long rows, and orders in which a comparator may contradict itself (a NaN that is neither less nor greater), go through
-//! Batcher's bitonic network (K. E. Batcher 1968, *Sorting networks and their applications*): `log² n / 2` steps, each of which compares
-//! every element with one other. Whatever the comparator says, the result is a permutation.
+//! **Merges.** A long row in a strict order is cut into parts, which are sorted; then neighbours are merged two by two, by sorts that
+//! [say so](SORTED_HALVES).
 //!
-//! Both keep the order of equal elements: where neither comes first, the one that stood first does. So does the evaluator.
+//! **Networks.** Where the comparator may contradict itself (a NaN that is neither less nor greater), parts are sorted between the steps of Batcher's
+//! bitonic network (K. E. Batcher 1968, *Sorting networks and their applications*) that compare elements of different parts. Whatever the
+//! comparator says, the result is a permutation.
+//!
+//! All keep the order of equal elements: where neither comes first, the one that stood first does. So does the evaluator.
 
+use super::order::{Order, Places};
 use super::writer::Writer;
-use hashbrown::HashMap;
-use hlo_ir::attrs::{Attrs, Comparison, CustomAttrs, GatherAttrs, SortAttrs, TopKAttrs};
-use hlo_ir::op::FactorRule;
-use hlo_ir::{CompId, ConstantValue, DType, Dims, InstId, Module, NumberClass, Opcode, Scalar};
+use crate::kernel::{SORTED_HALVES, most_sorted_elems, says_sorted_halves};
+use hlo_ir::attrs::Comparison;
+use hlo_ir::attrs::{CustomAttrs, SortAttrs, TopKAttrs};
+use hlo_ir::{CompId, DType, InstId, Module, Opcode, Scalar};
+use std::sync::Arc;
 
-/// Elements of a row up to which all pairs are compared.
-const MOST_RANKED: i64 = 4096;
-/// Elements of a row up to which a network is written: it has 300 steps then.
+/// Elements of a row up to which a network is written: it has 90 steps then.
 const MOST_SORTED: i64 = 1 << 24;
 
-/// What comes before what.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Order {
-    /// A computation of `(a0, b0, a1, b1, …)` says whether the first elements do.
-    By(CompId),
-    /// The larger one of the only operand, or the smaller one, in the total order of its type.
-    Total { largest: bool },
-}
-
-/// Writes what a `sort` gives; none if its comparator is not made of elementwise operations, or its rows are too long.
+/// Writes what a `sort` gives; none if a kernel sorts its rows as they are, its comparator is not made of elementwise operations, or they are
+/// too long.
 pub(super) fn expand_sort(w: &mut Writer<'_>, sort: InstId) -> Option<InstId> {
     let (operands, attrs) = {
         let sort = w.module.inst(sort);
         (sort.operands.to_vec(), SortAttrs::of(&sort.attrs)?.clone())
     };
     let dim = usize::try_from(*attrs.dimensions.first()?).ok()?;
-    let order = Order::By(attrs.to_apply?);
+    let comparator = attrs.to_apply?;
     let n = *w.dims(*operands.first()?).get(dim)?;
-    let (sorted, _) = Rows { dim, n_kept: n, order }.sorted(w, &operands)?;
+    let is_merge = w.module.inst(sort).marks.as_deref().is_some_and(says_sorted_halves);
+    if n <= most_sorted_elems(w.module, comparator, &operands) || is_merge {
+        return None;
+    }
+    let sorted = Rows { dim, n_kept: n, order: Order::By(comparator) }.sorted(w, &operands, false)?;
     let shape = w.module.shape(sort).clone();
     match (shape.as_tuple(), sorted.as_slice()) {
         (Some(shapes), _) => {
             let laid: Vec<InstId> = sorted.iter().zip(shapes).map(|(&a, like)| w.laid_out_as(a, like)).collect();
             Some(w.tuple(&laid))
         }
-        (None, &[only]) => Some(w.laid_out_as(only, &shape)),
-        (None, _) => None,
+        (None, &[only, ..]) => Some(w.laid_out_as(only, &shape)),
+        (None, []) => None,
     }
 }
 
@@ -55,17 +54,14 @@ pub(super) fn expand_topk(w: &mut Writer<'_>, topk: InstId) -> Option<InstId> {
     let &[operand] = w.module.inst(topk).operands.as_slice() else { return None };
     let dims = w.dims(operand);
     let dim = dims.len().checked_sub(1)?;
-    let (mut operands, order) = (vec![operand], order_of_topk(w.module, topk)?);
-    if matches!(order, Order::By(_)) {
-        // Its comparator is given positions too.
-        operands.push(w.iota(DType::S32, &dims, dim));
-    }
+    let order = order_of_topk(w.module, topk)?;
+    let positions = w.iota(DType::S32, &dims, dim);
     let shape = w.module.shape(topk).clone();
     let [of_values, of_positions] = shape.as_tuple()? else { return None };
     let n_kept = *of_values.as_array()?.dims.last()?;
-    let (sorted, positions) = Rows { dim, n_kept, order }.sorted(w, &operands)?;
+    let sorted = Rows { dim, n_kept, order }.sorted(w, &[operand, positions], true)?;
     let values = w.laid_out_as(*sorted.first()?, of_values);
-    let positions = w.laid_out_as(positions, of_positions);
+    let positions = w.laid_out_as(*sorted.get(1)?, of_positions);
     Some(w.tuple(&[values, positions]))
 }
 
@@ -89,181 +85,156 @@ struct Rows {
 }
 
 impl Rows {
-    /// The sorted operands, and where their elements stood.
-    fn sorted(self, w: &mut Writer<'_>, operands: &[InstId]) -> Option<(Vec<InstId>, InstId)> {
+    /// The operands, sorted, and what else was sorted along; `has_places` if the last operand is where elements stand.
+    fn sorted(self, w: &mut Writer<'_>, operands: &[InstId], has_places: bool) -> Option<Vec<InstId>> {
         let dims = w.dims(*operands.first()?);
-        let n = dims[self.dim];
-        if dims.iter().product::<i64>() == 0 || self.n_kept == 0 || !self.is_written(w.module) {
+        let n = *dims.get(self.dim)?;
+        if dims.iter().product::<i64>() == 0
+            || self.n_kept == 0
+            || n > i64::from(i32::MAX) / 2
+            || !self.order.is_written(w.module)
+        {
             return None;
         }
-        if n <= MOST_RANKED && self.is_total(w.module) {
-            let positions = self.by_rank(w, operands);
-            let sorted = operands.iter().map(|&operand| self.gather(w, operand, positions)).collect();
-            return Some((sorted, positions));
+        let plain = Sorter::new(w, self, operands, None);
+        if n <= plain.most {
+            let sorted = plain.sort(w, operands, self.dim, false);
+            return Some(self.kept(w, &sorted));
         }
-        (n <= MOST_SORTED).then(|| self.by_network(w, operands))
-    }
-
-    /// Whether the comparator can be written for whole arrays.
-    fn is_written(self, module: &Module) -> bool {
-        let Order::By(comp) = self.order else { return true };
-        module.comp(comp).insts.iter().all(|&inst| {
-            let instruction = module.inst(inst);
-            let opcode = instruction.opcode;
-            let is_constant =
-                matches!(&instruction.attrs, Attrs::Constant(value) if matches!(**value, ConstantValue::Array(_)));
-            let is_elementwise = opcode.row().factors == FactorRule::Elementwise && opcode.is_pure();
-            let is_simple = opcode == Opcode::Parameter || is_constant || is_elementwise;
-            is_simple && module.shape(inst).as_array().is_some_and(|array| array.dims.is_empty())
-        })
-    }
-
-    /// Whether no two elements can each come before the other, and none stands outside of the order: a comparison of both sides is of
-    /// integers, or in total order.
-    fn is_total(self, module: &Module) -> bool {
-        let Order::By(comp) = self.order else { return true };
-        // Which sides' elements each value depends on.
-        let mut sides: HashMap<InstId, [bool; 2]> = HashMap::new();
-        let params = &module.comp(comp).params;
-        module.comp(comp).insts.iter().all(|&inst| {
-            let instruction = module.inst(inst);
-            let mut own = [false; 2];
-            if let Some(number) = params.iter().position(|&param| param == inst) {
-                own[number % 2] = true;
-            }
-            for operand in &instruction.operands {
-                let of_operand = sides.get(operand).copied().unwrap_or_default();
-                own = [own[0] || of_operand[0], own[1] || of_operand[1]];
-            }
-            sides.insert(inst, own);
-            let Attrs::Compare(compare) = &instruction.attrs else { return true };
-            let dtype =
-                instruction.operands.first().and_then(|&operand| module.shape(operand).as_array()).map(|a| a.dtype);
-            let is_number = |class| matches!(class, NumberClass::Signed | NumberClass::Unsigned | NumberClass::Pred);
-            own != [true; 2]
-                || compare.order.as_str() == "TOTALORDER"
-                || dtype.is_some_and(|dtype| is_number(dtype.class()))
-        })
-    }
-
-    /// Whether the elements `a` come before the elements `b`, if neither stood first.
-    fn before(self, w: &mut Writer<'_>, a: &[InstId], b: &[InstId]) -> InstId {
-        let comp = match self.order {
-            Order::By(comp) => comp,
-            Order::Total { largest } => {
-                let direction = if largest { Comparison::Gt } else { Comparison::Lt };
-                return w.compare_totally(direction, a[0], b[0]);
-            }
-        };
-        let dims = w.dims(a[0]);
-        let params = w.module.comp(comp).params.clone();
-        let pairs = a.iter().zip(b).flat_map(|(&a, &b)| [a, b]);
-        let mut arrays: HashMap<InstId, InstId> = params.into_iter().zip(pairs).collect();
-        for inst in w.module.comp(comp).insts.clone() {
-            let instruction = w.module.inst(inst).clone();
-            let dtype = w.dtype(inst);
-            let operands: Vec<InstId> =
-                instruction.operands.iter().filter_map(|operand| arrays.get(operand).copied()).collect();
-            if instruction.opcode == Opcode::Parameter {
-                continue;
-            }
-            let array = if instruction.opcode == Opcode::Constant {
-                let scalar = w.add(Opcode::Constant, (dtype, &[]), &[], instruction.attrs);
-                w.broadcast(scalar, &dims, &[])
-            } else {
-                w.add(instruction.opcode, (dtype, &dims), &operands, instruction.attrs)
-            };
-            arrays.insert(inst, array);
+        let mut columns = operands.to_vec();
+        if !has_places {
+            columns.push(w.iota(DType::S32, &dims, self.dim));
         }
-        let root = w.module.comp(comp).root.expand();
-        root.and_then(|root| arrays.get(&root).copied()).unwrap_or(a[0])
+        let ended = |w: &mut Writer<'_>| Sorter::new(w, self, &columns, Some(Places::End { n }));
+        if 2 * self.n_kept <= plain.most {
+            let ended = ended(w);
+            if let Some(first) = self.few(w, &columns, ended) {
+                return Some(first);
+            }
+        }
+        if self.order.is_strict(w.module) && plain.most > 1 {
+            let is_even = n % parts_of(n, plain.most) == 0;
+            let (own, sorter) = if is_even { (operands, plain) } else { (columns.as_slice(), ended(w)) };
+            if sorter.most > 1 {
+                return Some(self.merged(w, own, sorter));
+            }
+        }
+        (n <= MOST_SORTED).then(|| self.by_network(w, &columns))
     }
 
-    /// Where the elements of the sorted row stood.
-    fn by_rank(self, w: &mut Writer<'_>, operands: &[InstId]) -> InstId {
-        let mut dims = w.dims(operands[0]);
-        let (n, last) = (dims[self.dim], dims.len());
-        // All pairs: element `i` along the dim, element `j` along a new last one.
-        let mut pairs = dims.clone();
-        pairs.push(n);
-        let along: Vec<usize> = (0..last).collect();
-        let mut across = along.clone();
-        across[self.dim] = last;
-        let i: Vec<InstId> = operands.iter().map(|&operand| w.broadcast(operand, &pairs, &along)).collect();
-        let j: Vec<InstId> = operands.iter().map(|&operand| w.broadcast(operand, &pairs, &across)).collect();
-        let (at_i, at_j) = (w.iota(DType::S32, &pairs, self.dim), w.iota(DType::S32, &pairs, last));
-        let i_first = self.before(w, &i, &j);
-        let j_first = self.before(w, &j, &i);
-        let not_i_first = w.each(Opcode::Not, &[i_first]);
-        let stood_first = w.compare(Comparison::Lt, at_j, at_i);
-        let is_before =
-            w.add(Opcode::Select, (DType::Pred, &pairs), &[stood_first, not_i_first, j_first], Attrs::Plain);
-        // A comparator may say that an element comes before itself.
-        let is_other = w.compare(Comparison::Ne, at_j, at_i);
-        let is_before = w.each(Opcode::And, &[is_before, is_other]);
-        let counted = w.convert(is_before, DType::S32);
-        let rank = w.sum(counted, &[last]);
-        // The element of each wanted rank.
-        dims[self.dim] = self.n_kept;
-        let mut found = dims.clone();
-        found.push(n);
-        let (rank, wanted, at) = (
-            w.broadcast(rank, &found, &across),
-            w.iota(DType::S32, &found, self.dim),
-            w.iota(DType::S32, &found, last),
-        );
-        let is_it = w.compare(Comparison::Eq, rank, wanted);
-        let nothing = w.splat(DType::S32, &found, Scalar::Int(0));
-        let own = w.add(Opcode::Select, (DType::S32, &found), &[is_it, at, nothing], Attrs::Plain);
-        w.sum(own, &[last])
-    }
-
-    /// The elements of an operand at these positions of its rows.
-    fn gather(self, w: &mut Writer<'_>, operand: InstId, positions: InstId) -> InstId {
-        let dims = w.dims(positions);
-        let others: Dims = (0..dims.len()).filter(|&dim| dim != self.dim).map(|dim| dim as i64).collect();
-        let own: Dims = std::iter::once(self.dim as i64).collect();
-        let attrs = GatherAttrs {
-            collapsed_slice_dims: own.clone(),
-            start_index_map: own,
-            operand_batching_dims: others.clone(),
-            start_indices_batching_dims: others,
-            index_vector_dim: dims.len() as i64,
-            slice_sizes: dims.iter().map(|_| 1).collect(),
-            ..GatherAttrs::default()
+    /// The first elements of sorted rows.
+    fn kept(self, w: &mut Writer<'_>, columns: &[InstId]) -> Vec<InstId> {
+        let keep = |&column: &InstId| match w.dims(column)[self.dim] > self.n_kept {
+            true => w.slice(column, self.dim, (0, self.n_kept)),
+            false => column,
         };
-        w.add(Opcode::Gather, (w.dtype(operand), &dims), &[operand, positions], attrs)
+        columns.iter().map(keep).collect()
     }
 
-    /// The sorted operands, and where their elements stood.
-    fn by_network(self, w: &mut Writer<'_>, operands: &[InstId]) -> (Vec<InstId>, InstId) {
-        let dims = w.dims(operands[0]);
-        let n = dims[self.dim];
+    /// Columns with more elements, of which the positions, the last one, say that they are none.
+    fn padded(self, w: &mut Writer<'_>, columns: &[InstId], size: i64, n: i64) -> Vec<InstId> {
+        let n_columns = columns.len();
+        let pad = |(i, &column): (usize, &InstId)| {
+            let value = if i + 1 == n_columns { Scalar::Int(n) } else { Scalar::Pred(false) };
+            w.pad(column, self.dim, size, value)
+        };
+        columns.iter().enumerate().map(pad).collect()
+    }
+
+    /// The rows in parts of `size` elements, along a further dim.
+    fn parts(self, w: &mut Writer<'_>, columns: &[InstId], size: i64) -> Vec<InstId> {
+        let reshape = |&column: &InstId| {
+            let mut dims = w.dims(column);
+            dims[self.dim] /= size;
+            dims.insert(self.dim + 1, size);
+            w.reshape(column, &dims)
+        };
+        columns.iter().map(reshape).collect()
+    }
+
+    /// The rows that parts, along a further dim, make up.
+    fn joined(self, w: &mut Writer<'_>, columns: &[InstId]) -> Vec<InstId> {
+        let reshape = |&column: &InstId| {
+            let mut dims = w.dims(column);
+            let size = dims.remove(self.dim + 1);
+            dims[self.dim] *= size;
+            w.reshape(column, &dims)
+        };
+        columns.iter().map(reshape).collect()
+    }
+
+    /// The few first elements of long rows, if they are few; the last column has positions.
+    fn few(self, w: &mut Writer<'_>, columns: &[InstId], sorter: Sorter) -> Option<Vec<InstId>> {
+        let n = w.dims(columns[0])[self.dim];
+        let (mut columns, mut size) = (columns.to_vec(), n);
+        while size > sorter.most {
+            let n_parts = size.unsigned_abs().div_ceil(sorter.most.unsigned_abs()) as i64;
+            let part = size.unsigned_abs().div_ceil(n_parts.unsigned_abs()) as i64;
+            if 2 * self.n_kept > part {
+                return None;
+            }
+            if part * n_parts > size {
+                columns = self.padded(w, &columns, part * n_parts, n);
+            }
+            let parts = self.parts(w, &columns, part);
+            let sorted = sorter.sort(w, &parts, self.dim + 1, false);
+            let first: Vec<InstId> = sorted.iter().map(|&part| w.slice(part, self.dim + 1, (0, self.n_kept))).collect();
+            columns = self.joined(w, &first);
+            size = n_parts * self.n_kept;
+        }
+        let sorted = sorter.sort(w, &columns, self.dim, false);
+        Some(self.kept(w, &sorted))
+    }
+
+    /// The rows sorted by parts, which are merged.
+    fn merged(self, w: &mut Writer<'_>, columns: &[InstId], sorter: Sorter) -> Vec<InstId> {
+        let n = w.dims(columns[0])[self.dim];
+        let n_parts = parts_of(n, sorter.most);
+        let mut size = n.unsigned_abs().div_ceil(n_parts.unsigned_abs()) as i64;
+        let all = n_parts * size;
+        let mut columns = if all > n { self.padded(w, columns, all, n) } else { columns.to_vec() };
+        let mut is_merge = false;
+        loop {
+            if size == all {
+                columns = sorter.sort(w, &columns, self.dim, is_merge);
+                return self.kept(w, &columns);
+            }
+            let parts = self.parts(w, &columns, size);
+            let sorted = sorter.sort(w, &parts, self.dim + 1, is_merge);
+            columns = self.joined(w, &sorted);
+            (size, is_merge) = (2 * size, true);
+        }
+    }
+
+    /// The rows sorted by parts between steps of a network; the last column has positions.
+    fn by_network(self, w: &mut Writer<'_>, columns: &[InstId]) -> Vec<InstId> {
+        let n = w.dims(columns[0])[self.dim];
         let size = n.unsigned_abs().next_power_of_two() as i64;
-        let positions = w.iota(DType::S32, &dims, self.dim);
-        let mut columns: Vec<InstId> = operands.iter().copied().chain([positions]).collect();
-        if size > n {
-            // What is added has positions behind all others.
-            columns.iter_mut().for_each(|column| *column = w.pad(*column, self.dim, size));
-            let padded = w.dims(columns[0]);
-            if let Some(last) = columns.last_mut() {
-                *last = w.iota(DType::S32, &padded, self.dim);
-            }
+        let mut columns = if size > n { self.padded(w, columns, size, n) } else { columns.to_vec() };
+        let sorter = Sorter::new(w, self, &columns, Some(Places::EndAndTies { n }));
+        let part = sorter.most.min(size);
+        let sort_parts = |w: &mut Writer<'_>, columns: &[InstId]| {
+            let parts = self.parts(w, columns, part);
+            let sorted = sorter.sort(w, &parts, self.dim + 1, false);
+            self.joined(w, &sorted)
+        };
+        if part > 1 {
+            columns = sort_parts(w, &columns);
         }
-        let mut block = 2;
+        let mut block = 2 * part;
         while block <= size {
             columns = self.step(w, &columns, Step { distance: block / 2, is_mirrored: true, n });
             let mut distance = block / 4;
-            while distance >= 1 {
+            while distance >= part {
                 columns = self.step(w, &columns, Step { distance, is_mirrored: false, n });
                 distance /= 2;
             }
+            if part > 1 {
+                columns = sort_parts(w, &columns);
+            }
             block *= 2;
         }
-        let kept = (0, self.n_kept);
-        columns.iter_mut().for_each(|column| *column = w.slice(*column, self.dim, kept));
-        let positions = columns.pop().unwrap_or(positions);
-        (columns, positions)
+        self.kept(w, &columns)
     }
 
     /// Compares each element with another one of its block, and puts the two in order.
@@ -297,8 +268,8 @@ impl Rows {
     /// Whether the elements of `b` come before those of `a`; the last arrays are positions, those from `n` on stand for no element.
     fn swaps(self, w: &mut Writer<'_>, a: &[InstId], b: &[InstId], n: i64) -> InstId {
         let (Some((&at_a, a)), Some((&at_b, b))) = (a.split_last(), b.split_last()) else { return a[0] };
-        let a_first = self.before(w, a, b);
-        let b_first = self.before(w, b, a);
+        let a_first = self.order.before(w, a, b);
+        let b_first = self.order.before(w, b, a);
         let not_a_first = w.each(Opcode::Not, &[a_first]);
         let b_stood_first = w.compare(Comparison::Lt, at_b, at_a);
         let swaps = w.each(Opcode::Select, &[b_stood_first, not_a_first, b_first]);
@@ -320,4 +291,44 @@ struct Step {
     is_mirrored: bool,
     /// Elements that are no padding.
     n: i64,
+}
+
+/// How many parts, a power of two, rows of `n` elements are cut into, so that none has more than `most`.
+fn parts_of(n: i64, most: i64) -> i64 {
+    n.unsigned_abs().div_ceil(most.max(1).unsigned_abs()).next_power_of_two() as i64
+}
+
+/// Writes sorts of rows that a kernel sorts.
+#[derive(Clone, Copy)]
+struct Sorter {
+    comparator: CompId,
+    /// Elements of the longest row that a kernel sorts.
+    most: i64,
+}
+
+impl Sorter {
+    fn new(w: &mut Writer<'_>, rows: Rows, columns: &[InstId], places: Option<Places>) -> Sorter {
+        let dtypes: Vec<DType> = columns.iter().map(|&column| w.dtype(column)).collect();
+        let comparator = rows.order.comparator(w, &dtypes, places);
+        Sorter { comparator, most: most_sorted_elems(w.module, comparator, columns).max(1) }
+    }
+
+    /// The columns sorted along a dim; `is_merge` if both halves of each row are sorted.
+    fn sort(self, w: &mut Writer<'_>, columns: &[InstId], dim: usize, is_merge: bool) -> Vec<InstId> {
+        let attrs = SortAttrs {
+            dimensions: std::iter::once(dim as i64).collect(),
+            is_stable: true,
+            to_apply: Some(self.comparator),
+        };
+        let sort = w.same_shapes(Opcode::Sort, columns, attrs);
+        if is_merge {
+            let (key, value) = SORTED_HALVES;
+            let marks = w.module.inst_mut(sort).marks.get_or_insert_default();
+            Arc::make_mut(marks).frontend_attributes.push((key.into(), value.into()));
+        }
+        match columns {
+            [_] => vec![sort],
+            _ => (0..columns.len()).filter_map(|i| w.element(sort, i)).collect(),
+        }
+    }
 }

@@ -119,15 +119,15 @@ impl Writer<'_> {
         self.add(Opcode::Concatenate, (self.dtype(a), &dims), &[a, b], attrs)
     }
 
-    /// Zeros behind the elements along a dim, so that there are `size`.
-    pub(super) fn pad(&mut self, array: InstId, dim: usize, size: i64) -> InstId {
+    /// More elements of one value behind those along a dim, so that there are `size`.
+    pub(super) fn pad(&mut self, array: InstId, dim: usize, size: i64, value: Scalar) -> InstId {
         let mut dims = self.dims(array);
         let dtype = self.dtype(array);
         let mut padding = vec![PadDim::default(); dims.len()];
         padding[dim].high = size - dims[dim];
         dims[dim] = size;
-        let zero = self.scalar(dtype, Scalar::Pred(false));
-        self.add(Opcode::Pad, (dtype, &dims), &[array, zero], PadAttrs { padding })
+        let value = self.scalar(dtype, value);
+        self.add(Opcode::Pad, (dtype, &dims), &[array, value], PadAttrs { padding })
     }
 
     /// The sum along dims.
@@ -139,6 +139,13 @@ impl Writer<'_> {
         let zero = self.scalar(dtype, Scalar::Pred(false));
         let dimensions = along.iter().map(|&dim| dim as i64).collect();
         self.add(Opcode::Reduce, (dtype, &kept), &[array, zero], ReduceAttrs { dimensions, to_apply })
+    }
+
+    /// An operation that gives an array like each of its operands: one array, or a tuple.
+    pub(super) fn same_shapes(&mut self, opcode: Opcode, operands: &[InstId], attrs: impl Into<Attrs>) -> InstId {
+        let shapes: Vec<Shape> = operands.iter().map(|&operand| self.module.shape(operand).clone()).collect();
+        let shape = if let [only] = shapes.as_slice() { only.clone() } else { Shape::Tuple(shapes) };
+        Builder::new(self.module, self.comp).add(&self.hint, opcode, shape, operands.iter().copied(), attrs)
     }
 
     /// A tuple of these arrays.

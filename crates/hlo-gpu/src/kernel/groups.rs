@@ -12,6 +12,7 @@ use super::group::{BlockRange, ResultGroup, either_way};
 use super::reach::{Reach, Root};
 use super::row_team::{self, RowTeam};
 use super::scatter_rows::{self, ScatterRows};
+use super::sort_rows::{self, SortRows};
 use super::team::Team;
 use super::tiles::{self, Tiles};
 use super::{EmitOptions, Signature};
@@ -38,6 +39,8 @@ pub(super) enum Form {
     RowTeam(RowTeam),
     /// The rows of a scatter.
     ScatterRows(ScatterRows),
+    /// The rows of a sort.
+    SortRows(SortRows),
     /// A tile of a matrix product for each block.
     Product(ConvTiles),
 }
@@ -59,7 +62,12 @@ impl FormedGroup {
     pub(super) fn has_team(&self) -> bool {
         match &self.form {
             Form::Team(team) | Form::RowTeam(RowTeam { team, .. }) => *team != Team::Thread,
-            Form::Elemental | Form::Packs { .. } | Form::Tiles(_) | Form::ScatterRows(_) | Form::Product(_) => false,
+            Form::Elemental
+            | Form::Packs { .. }
+            | Form::Tiles(_)
+            | Form::ScatterRows(_)
+            | Form::SortRows(_)
+            | Form::Product(_) => false,
         }
     }
 
@@ -68,6 +76,7 @@ impl FormedGroup {
         match &self.form {
             Form::Team(team) => team.block(),
             Form::RowTeam(rows) => rows.team.block(),
+            Form::SortRows(rows) => rows.block(),
             Form::Elemental | Form::Packs { .. } | Form::Tiles(_) | Form::ScatterRows(_) | Form::Product(_) => BLOCK,
         }
     }
@@ -106,9 +115,12 @@ pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, opti
         let group = ResultGroup { results, sources, is_one_layout, n_elems };
         groups.push(FormedGroup { group, form: Form::Elemental });
     }
-    if !options.is_elemental_only {
-        let is_alone = groups.len() == 1;
-        for formed in &mut groups {
+    let is_alone = groups.len() == 1;
+    for formed in &mut groups {
+        // A sort has no other form.
+        if let Some(rows) = sort_rows::choose(module, signature, &formed.group) {
+            formed.form = Form::SortRows(rows);
+        } else if !options.is_elemental_only {
             formed.form = choose_form(module, reach, signature, &formed.group, is_alone);
         }
     }
@@ -228,7 +240,9 @@ pub(super) fn write(
     for (i, formed) in groups.iter().enumerate() {
         let group = &formed.group;
         let per_block = match &formed.form {
-            Form::Elemental | Form::Tiles(_) | Form::ScatterRows(_) | Form::Product(_) => u64::from(block),
+            Form::Elemental | Form::Tiles(_) | Form::ScatterRows(_) | Form::SortRows(_) | Form::Product(_) => {
+                u64::from(block)
+            }
             Form::Team(Team::Warp) | Form::RowTeam(RowTeam { team: Team::Warp, .. }) => u64::from(block / 32),
             Form::RowTeam(rows) => u64::from(rows.team.elems_of_block()),
             Form::Team(team) => u64::from(team.elems_of_block()),
@@ -236,6 +250,7 @@ pub(super) fn write(
         };
         let n_blocks = match &formed.form {
             Form::ScatterRows(rows) => rows.n_blocks(block),
+            Form::SortRows(rows) => rows.n_blocks().clamp(1, MAX_BLOCKS),
             Form::Product(tiles) => (tiles.n_tiles() as u64).clamp(1, MAX_BLOCKS),
             Form::Tiles(tiles) => (tiles.n_tiles(&results[group.results[0]].shape.dims) as u64).clamp(1, MAX_BLOCKS),
             Form::Elemental | Form::Team(_) | Form::RowTeam(_) | Form::Packs { .. } => {
@@ -291,6 +306,10 @@ fn write_group(
             tiles.write(e, frame, (result, &results[result]), blocks)
         }
         Form::ScatterRows(rows) => {
+            let own: Vec<(usize, &Argument)> = group.results.iter().map(|&result| (result, &results[result])).collect();
+            rows.write(e, frame, &own, blocks)
+        }
+        Form::SortRows(rows) => {
             let own: Vec<(usize, &Argument)> = group.results.iter().map(|&result| (result, &results[result])).collect();
             rows.write(e, frame, &own, blocks)
         }

@@ -23,6 +23,7 @@ mod row_walk;
 mod scalar;
 mod scatter_rows;
 mod shape_ops;
+mod sort_rows;
 mod structure;
 mod table;
 mod team;
@@ -30,6 +31,7 @@ mod team_join;
 mod tiles;
 mod windows;
 
+pub(crate) use sort_rows::{SORTED_HALVES, most_elems as most_sorted_elems, says_sorted_halves};
 pub(crate) use windows::window_dims;
 
 use std::collections::HashMap;

@@ -23,7 +23,9 @@ pub(super) enum Rule {
 const COLLECTIVE: &str = "expected an operation of one device in a kernel, found one that communicates";
 const HOST: &str = "expected an operation of one device in a kernel, found one that exchanges data with the host";
 const TRANSFORM: &str = "Fourier transforms are not written as kernels";
-const ORDER: &str = "sorting is not written as a kernel";
+const ORDER: &str =
+    "expected rows to sort that fit a block's shared memory, as expand-operations cuts them";
+const TOP_K: &str = "expected a top-k as the sort that expand-operations makes of it";
 const RANDOM: &str = "random numbers are not drawn in kernels";
 const LINEAR_ALGEBRA: &str = "matrix factorizations are not written as kernels";
 const NORM: &str = "expected batch norms as the operations that they consist of";
@@ -88,7 +90,8 @@ fn special(op: SpecialOp) -> Rule {
         SpecialOp::Parameter => Refused("expected a parameter of the fused computation, found another"),
         SpecialOp::Fft => Refused(TRANSFORM),
         SpecialOp::StochasticConvert => Refused("stochastic rounding is not written as a kernel"),
-        SpecialOp::Sort | SpecialOp::TopK => Refused(ORDER),
+        SpecialOp::Sort => Refused(ORDER),
+        SpecialOp::TopK => Refused(TOP_K),
         SpecialOp::Scan => Refused("a scan is not written as a kernel"),
         SpecialOp::RaggedDot | SpecialOp::ScaledDot => {
             Refused("products of ragged or scaled blocks are not written as kernels")

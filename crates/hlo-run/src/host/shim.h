@@ -101,6 +101,7 @@ struct Fiber {
     char* stack;
     Wait wait;
     unsigned round;
+    bool counted;
     unsigned long long slots[2];
 };
 
@@ -240,9 +241,22 @@ static unsigned ballot(bool holds) {
     return out;
 }
 
+// How many threads of the block hold true.
+static int count_block(bool holds) {
+    Scheduler& s = scheduler;
+    s.fibers[s.current].counted = holds;
+    wait_for_others(AT_BLOCK);
+    int out = 0;
+    for (unsigned t = 0; t < blockDim.x; ++t) out += s.fibers[t].counted ? 1 : 0;
+    // The next count waits until all have read.
+    wait_for_others(AT_BLOCK);
+    return out;
+}
+
 } // namespace hlo_host
 
 static inline unsigned __ballot_sync(unsigned, bool holds) { return hlo_host::ballot(holds); }
+static inline int __syncthreads_count(bool holds) { return hlo_host::count_block(holds); }
 static inline void __syncthreads() { hlo_host::wait_for_others(hlo_host::AT_BLOCK); }
 template <class T> static inline T __shfl_sync(unsigned, T value, int lane, int = 32) {
     return hlo_host::exchange(value, (unsigned)lane & 31u);

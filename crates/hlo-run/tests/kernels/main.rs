@@ -4,6 +4,7 @@
 //! The lowering here is as plain as can be: every instruction of ENTRY is one launch, every value has its own memory.
 
 mod rows;
+mod sorts;
 mod types;
 
 use hlo_eval::draw::{Draw, DrawOptions, draw_inputs};
@@ -436,6 +437,8 @@ expected a result of arrays, found a token or none\n\
 \x20   infeed, outfeed, recv-done, recv, send-done, send\n\
 expected a synchronous operation in a kernel\n\
 \x20   call.async, copy-done, copy-start, custom-call.async, fusion.async\n\
+expected a top-k as the sort that expand-operations makes of it\n\
+\x20   topk\n\
 expected batch norms as the operations that they consist of\n\
 \x20   batch-norm-grad, batch-norm-inference, batch-norm-training\n\
 expected dense operands whose ranks fit the dim labels\n\
@@ -453,8 +456,6 @@ products of ragged or scaled blocks are not written as kernels\n\
 random numbers are not drawn in kernels\n\
 \x20   rng-bit-generator.default, rng-bit-generator, rng-bit-generator.philox, rng-get-and-update-state, \
         rng\n\
-sorting is not written as a kernel\n\
-\x20   sort, sort.total-order, topk\n\
 stochastic rounding is not written as a kernel\n\
 \x20   stochastic-convert";
 
