@@ -1,6 +1,7 @@
 //! What comes before what: the comparators of sorts.
 
 use super::writer::Writer;
+use crate::kernel::comparator_keys;
 use hashbrown::HashMap;
 use hlo_ir::attrs::{Attrs, Comparison, ParameterAttrs};
 use hlo_ir::op::FactorRule;
@@ -17,7 +18,7 @@ pub(super) enum Order {
 
 /// What positions, which stand in a further operand, say beside an order. Those from `n` on stand for no element, and come last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Places {
+pub(super) enum Positions {
     /// Nothing else.
     End { n: i64 },
     /// Where neither element comes first, the one that stood first does.
@@ -33,18 +34,35 @@ impl Order {
             let opcode = instruction.opcode;
             let is_constant =
                 matches!(&instruction.attrs, Attrs::Constant(value) if matches!(**value, ConstantValue::Array(_)));
-            let is_elementwise = opcode.row().factors == FactorRule::Elementwise && opcode.is_pure();
+            // Of scalars a bit cast keeps the element's width.
+            let is_elementwise =
+                opcode == Opcode::BitcastConvert || opcode.row().factors == FactorRule::Elementwise && opcode.is_pure();
             let is_simple = opcode == Opcode::Parameter || is_constant || is_elementwise;
             is_simple && module.shape(inst).as_array().is_some_and(|array| array.dims.is_empty())
         })
     }
 
-    /// Whether no two elements can each come before the other, none stands outside of the order (a NaN that is neither less nor greater), and
-    /// none comes before itself: a comparison of both sides is of integers, or in total order, and says no if they are the same.
+    /// Whether it is known to be a strict order of rows: elements are compared by one value after the other, each in an order in which every
+    /// number has its place (no NaN is neither less nor greater).
     pub(super) fn is_strict(self, module: &Module) -> bool {
         match self {
-            Order::By(comp) => is_total(module, comp) && of_same_elements(module, comp) == Some(false),
+            Order::By(comp) => {
+                let root = module.comp(comp).root.expand();
+                root.is_some_and(|root| Comparator::new(module, comp).is_strict(root))
+            }
             Order::Total { .. } => true,
+        }
+    }
+
+    /// Element types of the columns that it reads.
+    pub(super) fn keys(self, w: &Writer<'_>, columns: &[InstId]) -> Vec<DType> {
+        match self {
+            Order::By(comp) => comparator_keys(w.module, comp)
+                .into_iter()
+                .filter_map(|key| columns.get(key))
+                .map(|&key| w.dtype(key))
+                .collect(),
+            Order::Total { .. } => columns.first().map(|&first| w.dtype(first)).into_iter().collect(),
         }
     }
 
@@ -82,8 +100,8 @@ impl Order {
     }
 
     /// The comparator for operands of these types, the last of which are positions if these say anything.
-    pub(super) fn comparator(self, w: &mut Writer<'_>, dtypes: &[DType], places: Option<Places>) -> CompId {
-        if let (Order::By(comp), None) = (self, places) {
+    pub(super) fn comparator(self, w: &mut Writer<'_>, dtypes: &[DType], positions: Option<Positions>) -> CompId {
+        if let (Order::By(comp), None) = (self, positions) {
             return comp;
         }
         let name = w.module.names.fresh("before");
@@ -96,7 +114,7 @@ impl Order {
                 side.push(scalars.add(Opcode::Parameter, (dtype, &[]), &[], attrs));
             }
         }
-        let root = self.before_or_place(&mut scalars, &x, &y, places);
+        let root = self.before_by_positions(&mut scalars, &x, &y, positions);
         w.module.comp_mut(comp).root = Some(root).into();
         let mut order: Vec<CompId> = w.module.computations().iter().copied().filter(|&c| c != comp).collect();
         let user = order.iter().position(|&c| c == w.comp).unwrap_or(0);
@@ -106,16 +124,22 @@ impl Order {
     }
 
     /// Whether `x` comes before `y`, of which the last ones are positions if these say anything.
-    fn before_or_place(self, w: &mut Writer<'_>, x: &[InstId], y: &[InstId], places: Option<Places>) -> InstId {
-        let (Some(places), Some((&at_x, own_x)), Some((&at_y, own_y))) = (places, x.split_last(), y.split_last())
+    fn before_by_positions(
+        self,
+        w: &mut Writer<'_>,
+        x: &[InstId],
+        y: &[InstId],
+        positions: Option<Positions>,
+    ) -> InstId {
+        let (Some(positions), Some((&at_x, own_x)), Some((&at_y, own_y))) = (positions, x.split_last(), y.split_last())
         else {
             return self.before(w, x, y);
         };
         // An order may read positions too.
         let (own_x, own_y) = if self.n_operands(w.module) == x.len() { (x, y) } else { (own_x, own_y) };
-        let (n, before) = match places {
-            Places::End { n } => (n, self.before(w, own_x, own_y)),
-            Places::EndAndTies { n } => {
+        let (n, before) = match positions {
+            Positions::End { n } => (n, self.before(w, own_x, own_y)),
+            Positions::EndAndTies { n } => {
                 let stood_first = w.compare(Comparison::Lt, at_x, at_y);
                 let pick = |w: &mut Writer<'_>, a: &[InstId], b: &[InstId]| -> Vec<InstId> {
                     a.iter().zip(b).map(|(&a, &b)| w.each(Opcode::Select, &[stood_first, a, b])).collect()
@@ -141,91 +165,170 @@ impl Order {
     }
 }
 
-/// Whether comparisons of both sides are of integers, or in total order.
-fn is_total(module: &Module, comp: CompId) -> bool {
-    // Which sides' elements each value depends on.
-    let mut sides: HashMap<InstId, [bool; 2]> = HashMap::new();
-    let params = &module.comp(comp).params;
-    module.comp(comp).insts.iter().all(|&inst| {
-        let instruction = module.inst(inst);
-        let mut own = [false; 2];
-        if let Some(number) = params.iter().position(|&param| param == inst) {
-            own[number % 2] = true;
-        }
-        for operand in &instruction.operands {
-            let of_operand = sides.get(operand).copied().unwrap_or_default();
-            own = [own[0] || of_operand[0], own[1] || of_operand[1]];
-        }
-        sides.insert(inst, own);
-        own != [true; 2] || !matches!(instruction.attrs, Attrs::Compare(_)) || compares_totally(module, inst)
-    })
+/// A comparator, as far as its values tell that it is a strict order: `x < y`, or first by one such comparison and, where it finds both equal, by
+/// another.
+struct Comparator<'m> {
+    module: &'m Module,
+    /// The sides' elements that each value depends on.
+    sides: HashMap<InstId, [bool; 2]>,
+    /// The first instruction that has the same value where both sides' elements are the same.
+    same: HashMap<InstId, InstId>,
 }
 
-/// Whether a comparison is of integers, or in total order: each number equals itself.
-fn compares_totally(module: &Module, inst: InstId) -> bool {
-    let instruction = module.inst(inst);
-    let Attrs::Compare(compare) = &instruction.attrs else { return false };
-    let array = instruction.operands.first().and_then(|&operand| module.shape(operand).as_array());
-    let is_number = |class| matches!(class, NumberClass::Signed | NumberClass::Unsigned | NumberClass::Pred);
-    compare.order.as_str() == "TOTALORDER" || array.is_some_and(|array| is_number(array.dtype.class()))
-}
+impl<'m> Comparator<'m> {
+    fn new(module: &'m Module, comp: CompId) -> Comparator<'m> {
+        let computation = module.comp(comp);
+        let mut found = Comparator { module, sides: HashMap::new(), same: HashMap::new() };
+        for (i, &inst) in computation.insts.iter().enumerate() {
+            let instruction = module.inst(inst);
+            let number = computation.params.iter().position(|&param| param == inst);
+            let mut sides = [number.is_some_and(|n| n % 2 == 0), number.is_some_and(|n| n % 2 == 1)];
+            for operand in &instruction.operands {
+                let of_operand = found.sides.get(operand).copied().unwrap_or_default();
+                sides = [sides[0] || of_operand[0], sides[1] || of_operand[1]];
+            }
+            let is_same = |&&other: &&InstId| {
+                let earlier = module.inst(other);
+                earlier.opcode == instruction.opcode
+                    && earlier.shape == instruction.shape
+                    && earlier.attrs == instruction.attrs
+                    && earlier
+                        .operands
+                        .iter()
+                        .map(|x| found.first(*x))
+                        .eq(instruction.operands.iter().map(|x| found.first(*x)))
+            };
+            let first = match number {
+                Some(number) => computation.params[number & !1],
+                None => computation.insts[..i].iter().find(is_same).copied().unwrap_or(inst),
+            };
+            found.sides.insert(inst, sides);
+            found.same.insert(inst, first);
+        }
+        found
+    }
 
-/// What a comparator says of elements that are the same on both sides, as far as it is known.
-fn of_same_elements(module: &Module, comp: CompId) -> Option<bool> {
-    let computation = module.comp(comp);
-    // The first instruction that has the same value, for each; and the values that are known.
-    let mut same: HashMap<InstId, InstId> = HashMap::new();
-    let mut known: HashMap<InstId, bool> = HashMap::new();
-    for (i, &inst) in computation.insts.iter().enumerate() {
-        let instruction = module.inst(inst);
-        let of = |operand: &InstId| same.get(operand).copied().unwrap_or(*operand);
-        let operands: Vec<InstId> = instruction.operands.iter().map(of).collect();
-        let first = match computation.params.iter().position(|&param| param == inst) {
-            Some(number) => computation.params[number & !1],
-            None => {
-                let is_same = |&&other: &&InstId| {
-                    let earlier = module.inst(other);
-                    let is_like = earlier.opcode == instruction.opcode && earlier.shape == instruction.shape;
-                    is_like
-                        && earlier.attrs == instruction.attrs
-                        && earlier.operands.iter().map(of).eq(operands.iter().copied())
-                };
-                computation.insts[..i].iter().find(is_same).copied().unwrap_or(inst)
-            }
+    fn first(&self, inst: InstId) -> InstId {
+        self.same.get(&inst).copied().unwrap_or(inst)
+    }
+
+    /// The two operands and the direction of a comparison of one value of both sides, in which each number has its place.
+    fn comparison(&self, inst: InstId) -> Option<([InstId; 2], Comparison)> {
+        let instruction = self.module.inst(inst);
+        let (Attrs::Compare(compare), &[x, y]) = (&instruction.attrs, instruction.operands.as_slice()) else {
+            return None;
         };
-        same.insert(inst, first);
-        let value = |operand: usize| known.get(operands.get(operand)?).copied();
-        let found = match &instruction.attrs {
-            Attrs::Compare(compare)
-                if compares_totally(module, inst) && operands.windows(2).all(|two| two[0] == two[1]) =>
-            {
-                Some(matches!(compare.direction, Comparison::Eq | Comparison::Ge | Comparison::Le))
-            }
-            Attrs::Constant(constant) => match &**constant {
-                ConstantValue::Array(literal) => match literal.get(0) {
-                    Some(Scalar::Pred(value)) => Some(value),
-                    Some(_) | None => None,
-                },
-                ConstantValue::Tuple(_) | ConstantValue::Elided => None,
-            },
-            _ if instruction.opcode == Opcode::Not => value(0).map(|x| !x),
-            _ if instruction.opcode == Opcode::And => both(value(0), value(1), false),
-            _ if instruction.opcode == Opcode::Or => both(value(0), value(1), true),
-            _ if instruction.opcode == Opcode::Select => match value(0) {
-                Some(true) => value(1),
-                Some(false) => value(2),
-                None => value(1).filter(|_| value(1) == value(2)),
-            },
-            _ => None,
-        };
-        if let Some(found) = found {
-            known.insert(first, found);
+        let class = self.module.shape(x).as_array()?.dtype.class();
+        let is_number = matches!(class, NumberClass::Signed | NumberClass::Unsigned | NumberClass::Pred);
+        let is_mirrored = self.first(x) == self.first(y)
+            && [[true, false], [false, true]].contains(self.sides.get(&x)?)
+            && self.sides.get(&x)? != self.sides.get(&y)?
+            && self.sides.get(&y)? != &[true, true];
+        (is_mirrored && (is_number || compare.order.as_str() == "TOTALORDER")).then_some(([x, y], compare.direction))
+    }
+
+    /// Whether a value is a strict order of the elements of both sides.
+    fn is_strict(&self, inst: InstId) -> bool {
+        if let Some((_, direction)) = self.comparison(inst) {
+            return matches!(direction, Comparison::Lt | Comparison::Gt);
+        }
+        let instruction = self.module.inst(inst);
+        match instruction.operands.as_slice() {
+            &[a, b] if instruction.opcode == Opcode::Or => [(a, b), (b, a)].into_iter().any(|(less, then)| {
+                let then = self.module.inst(then);
+                let &[c, d] = then.operands.as_slice() else { return false };
+                then.opcode == Opcode::And
+                    && [(c, d), (d, c)].into_iter().any(|(equal, rest)| self.is_lexicographic(less, equal, rest))
+            }),
+            &[equal, rest, less] if instruction.opcode == Opcode::Select => self.is_lexicographic(less, equal, rest),
+            _ => false,
         }
     }
-    known.get(same.get(&computation.root.expand()?)?).copied()
+
+    /// Whether `less` is a strict comparison, `equal` says that it finds both equal, and `rest` is a strict order.
+    fn is_lexicographic(&self, less: InstId, equal: InstId, rest: InstId) -> bool {
+        let (Some((of_less, direction)), Some((of_equal, Comparison::Eq))) =
+            (self.comparison(less), self.comparison(equal))
+        else {
+            return false;
+        };
+        let is_one_pair = of_less == of_equal || of_less == [of_equal[1], of_equal[0]];
+        is_one_pair && matches!(direction, Comparison::Lt | Comparison::Gt) && self.is_strict(rest)
+    }
 }
 
-/// Two values joined by an operation that one of them decides if it is `decisive`.
-fn both(a: Option<bool>, b: Option<bool>, decisive: bool) -> Option<bool> {
-    if a == Some(decisive) || b == Some(decisive) { Some(decisive) } else { a.zip(b).map(|_| !decisive) }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strict_orders_are_told_from_what_only_looks_like_one() {
+        let is_strict = |body: &str| {
+            let text = format!(
+                "HloModule m
+order {{
+  a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  x = f32[] parameter(2)
+  y = f32[] parameter(3)
+  two = s32[] constant(2)
+  ha = s32[] divide(a, two)
+  hb = s32[] divide(b, two)
+  lt = pred[] compare(a, b), direction=LT
+  gt = pred[] compare(a, b), direction=GT
+  eq = pred[] compare(b, a), direction=EQ
+  ne = pred[] compare(a, b), direction=NE
+  ge = pred[] compare(a, b), direction=GE
+  half = pred[] compare(ha, hb), direction=LT
+  same = pred[] compare(ha, hb), direction=EQ
+  less = pred[] compare(x, y), direction=LT, type=TOTALORDER
+  plain = pred[] compare(x, y), direction=LT
+  own = pred[] compare(a, a), direction=LT
+  crossed = pred[] compare(a, hb), direction=LT
+  {body}
+}}
+ENTRY main {{
+  n = s32[4] parameter(0)
+  f = f32[4] parameter(1)
+  ROOT s = (s32[4], f32[4]) sort(n, f), dimensions={{0}}, to_apply=order
+}}"
+            );
+            let module = hlo_text::parse_module(&text).unwrap_or_else(|d| panic!("{body}: {:?}", d[0])).module;
+            let comp = module.computations()[0];
+            Order::By(comp).is_strict(&module)
+        };
+        let orders = [
+            "ROOT r = pred[] compare(b, a), direction=LT",
+            "ROOT r = pred[] compare(ha, hb), direction=GT",
+            "ROOT r = pred[] compare(x, y), direction=GT, type=TOTALORDER",
+            "then = pred[] and(eq, less)\n ROOT r = pred[] or(lt, then)",
+            "then = pred[] and(less, eq)\n ROOT r = pred[] or(then, gt)",
+            "then = pred[] and(same, lt)\n first = pred[] or(half, then)\n third = pred[] and(eq, less)\n ROOT r = pred[] or(gt, third)",
+            "ROOT r = pred[] select(same, less, half)",
+            "inner = pred[] select(eq, less, gt)\n ROOT r = pred[] select(same, inner, half)",
+        ];
+        for body in orders {
+            assert!(is_strict(body), "{body}");
+        }
+        let others = [
+            "ROOT r = pred[] copy(lt)",
+            "ROOT r = pred[] compare(a, b), direction=NE",
+            "ROOT r = pred[] compare(a, b), direction=GE",
+            "ROOT r = pred[] compare(x, y), direction=LT",
+            "ROOT r = pred[] compare(a, hb), direction=LT",
+            "ROOT r = pred[] compare(a, a), direction=LT",
+            "ROOT r = pred[] compare(a, two), direction=LT",
+            "ROOT r = pred[] and(lt, eq)",
+            "ROOT r = pred[] or(lt, gt)",
+            "ROOT r = pred[] xor(lt, less)",
+            "then = pred[] and(same, less)\n ROOT r = pred[] or(lt, then)",
+            "then = pred[] and(ne, less)\n ROOT r = pred[] or(lt, then)",
+            "then = pred[] and(eq, plain)\n ROOT r = pred[] or(lt, then)",
+            "ROOT r = pred[] select(eq, ge, lt)",
+            "ROOT r = pred[] select(lt, less, eq)",
+        ];
+        for body in others {
+            assert!(!is_strict(body), "{body}");
+        }
+    }
 }

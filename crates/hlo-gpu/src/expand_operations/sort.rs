@@ -12,16 +12,15 @@
 //!
 //! All keep the order of equal elements: where neither comes first, the one that stood first does. So does the evaluator.
 
-use super::order::{Order, Places};
+use super::order::{Order, Positions};
 use super::writer::Writer;
-use crate::kernel::{SORTED_HALVES, most_sorted_elems, says_sorted_halves};
-use hlo_ir::attrs::Comparison;
-use hlo_ir::attrs::{CustomAttrs, SortAttrs, TopKAttrs};
-use hlo_ir::{CompId, DType, InstId, Module, Opcode, Scalar};
+use crate::kernel::{SORTED_HALVES, max_sorted_elems, says_sorted_halves};
+use hlo_ir::attrs::{Comparison, CustomAttrs, SortAttrs, TopKAttrs};
+use hlo_ir::{CompId, DType, InstId, Module, Opcode, Scalar, Shape};
 use std::sync::Arc;
 
 /// Elements of a row up to which a network is written: it has 90 steps then.
-const MOST_SORTED: i64 = 1 << 24;
+const MAX_NETWORK_ELEMS: i64 = 1 << 24;
 
 /// Writes what a `sort` gives; none if a kernel sorts its rows as they are, its comparator is not made of elementwise operations, or they are
 /// too long.
@@ -32,12 +31,13 @@ pub(super) fn expand_sort(w: &mut Writer<'_>, sort: InstId) -> Option<InstId> {
     };
     let dim = usize::try_from(*attrs.dimensions.first()?).ok()?;
     let comparator = attrs.to_apply?;
+    let order = Order::By(comparator);
     let n = *w.dims(*operands.first()?).get(dim)?;
     let is_merge = w.module.inst(sort).marks.as_deref().is_some_and(says_sorted_halves);
-    if n <= most_sorted_elems(w.module, comparator, &operands) || is_merge {
+    if n <= max_sorted_elems(order.keys(w, &operands).into_iter()) || is_merge {
         return None;
     }
-    let sorted = Rows { dim, n_kept: n, order: Order::By(comparator) }.sorted(w, &operands, false)?;
+    let sorted = Rows { dim, n_kept: n, order }.sorted(w, &operands, false)?;
     let shape = w.module.shape(sort).clone();
     match (shape.as_tuple(), sorted.as_slice()) {
         (Some(shapes), _) => {
@@ -59,6 +59,14 @@ pub(super) fn expand_topk(w: &mut Writer<'_>, topk: InstId) -> Option<InstId> {
     let shape = w.module.shape(topk).clone();
     let [of_values, of_positions] = shape.as_tuple()? else { return None };
     let n_kept = *of_values.as_array()?.dims.last()?;
+    let mut kept = dims.clone();
+    kept[dim] = n_kept;
+    let is_like = |shape: &Shape, dtype| {
+        shape.as_array().is_some_and(|a| a.dtype == dtype && a.dims.as_slice() == kept.as_slice())
+    };
+    if n_kept > dims[dim] || !is_like(of_values, w.dtype(operand)) || !is_like(of_positions, DType::S32) {
+        return None;
+    }
     let sorted = Rows { dim, n_kept, order }.sorted(w, &[operand, positions], true)?;
     let values = w.laid_out_as(*sorted.first()?, of_values);
     let positions = w.laid_out_as(*sorted.get(1)?, of_positions);
@@ -85,8 +93,8 @@ struct Rows {
 }
 
 impl Rows {
-    /// The operands, sorted, and what else was sorted along; `has_places` if the last operand is where elements stand.
-    fn sorted(self, w: &mut Writer<'_>, operands: &[InstId], has_places: bool) -> Option<Vec<InstId>> {
+    /// The operands, sorted, and what else was sorted along; `has_positions` if the last operand is where elements stand.
+    fn sorted(self, w: &mut Writer<'_>, operands: &[InstId], has_positions: bool) -> Option<Vec<InstId>> {
         let dims = w.dims(*operands.first()?);
         let n = *dims.get(self.dim)?;
         if dims.iter().product::<i64>() == 0
@@ -96,30 +104,29 @@ impl Rows {
         {
             return None;
         }
-        let plain = Sorter::new(w, self, operands, None);
-        if n <= plain.most {
-            let sorted = plain.sort(w, operands, self.dim, false);
+        let keys = self.order.keys(w, operands);
+        let most = max_sorted_elems(keys.iter().copied());
+        if n <= most {
+            let sorted = Sorter::new(w, self, operands, None).sort(w, operands, self.dim, false);
             return Some(self.kept(w, &sorted));
         }
         let mut columns = operands.to_vec();
-        if !has_places {
+        if !has_positions {
             columns.push(w.iota(DType::S32, &dims, self.dim));
         }
-        let ended = |w: &mut Writer<'_>| Sorter::new(w, self, &columns, Some(Places::End { n }));
-        if 2 * self.n_kept <= plain.most {
-            let ended = ended(w);
-            if let Some(first) = self.few(w, &columns, ended) {
-                return Some(first);
-            }
+        let most_placed = max_sorted_elems(keys.into_iter().chain([DType::S32]));
+        if self.are_few(n, most_placed) {
+            return Some(self.few(w, columns, most_placed));
         }
-        if self.order.is_strict(w.module) && plain.most > 1 {
-            let is_even = n % parts_of(n, plain.most) == 0;
-            let (own, sorter) = if is_even { (operands, plain) } else { (columns.as_slice(), ended(w)) };
-            if sorter.most > 1 {
-                return Some(self.merged(w, own, sorter));
+        if self.order.is_strict(w.module) && most_placed > 1 {
+            if n % parts_of(n, most) == 0 {
+                let sorter = Sorter::new(w, self, operands, None);
+                return Some(self.merged(w, operands, sorter, most));
             }
+            let sorter = Sorter::new(w, self, &columns, Some(Positions::End { n }));
+            return Some(self.merged(w, &columns, sorter, most_placed));
         }
-        (n <= MOST_SORTED).then(|| self.by_network(w, &columns))
+        (n <= MAX_NETWORK_ELEMS).then(|| self.by_network(w, &columns, most_placed))
     }
 
     /// The first elements of sorted rows.
@@ -163,16 +170,32 @@ impl Rows {
         columns.iter().map(reshape).collect()
     }
 
-    /// The few first elements of long rows, if they are few; the last column has positions.
-    fn few(self, w: &mut Writer<'_>, columns: &[InstId], sorter: Sorter) -> Option<Vec<InstId>> {
-        let n = w.dims(columns[0])[self.dim];
-        let (mut columns, mut size) = (columns.to_vec(), n);
-        while size > sorter.most {
-            let n_parts = size.unsigned_abs().div_ceil(sorter.most.unsigned_abs()) as i64;
-            let part = size.unsigned_abs().div_ceil(n_parts.unsigned_abs()) as i64;
+    /// The parts that rows are cut into, and their elements.
+    fn even_parts(size: i64, most: i64) -> [i64; 2] {
+        let n_parts = size.unsigned_abs().div_ceil(most.unsigned_abs());
+        [n_parts as i64, size.unsigned_abs().div_ceil(n_parts) as i64]
+    }
+
+    /// Whether each part has twice as many elements as are wanted, so that there are fewer and fewer.
+    fn are_few(self, n: i64, most: i64) -> bool {
+        let mut size = n;
+        while size > most {
+            let [n_parts, part] = Self::even_parts(size, most);
             if 2 * self.n_kept > part {
-                return None;
+                return false;
             }
+            size = n_parts * self.n_kept;
+        }
+        true
+    }
+
+    /// The few first elements of long rows; the last column has positions.
+    fn few(self, w: &mut Writer<'_>, mut columns: Vec<InstId>, most: i64) -> Vec<InstId> {
+        let n = w.dims(columns[0])[self.dim];
+        let sorter = Sorter::new(w, self, &columns, Some(Positions::End { n }));
+        let mut size = n;
+        while size > most {
+            let [n_parts, part] = Self::even_parts(size, most);
             if part * n_parts > size {
                 columns = self.padded(w, &columns, part * n_parts, n);
             }
@@ -183,13 +206,13 @@ impl Rows {
             size = n_parts * self.n_kept;
         }
         let sorted = sorter.sort(w, &columns, self.dim, false);
-        Some(self.kept(w, &sorted))
+        self.kept(w, &sorted)
     }
 
     /// The rows sorted by parts, which are merged.
-    fn merged(self, w: &mut Writer<'_>, columns: &[InstId], sorter: Sorter) -> Vec<InstId> {
+    fn merged(self, w: &mut Writer<'_>, columns: &[InstId], sorter: Sorter, most: i64) -> Vec<InstId> {
         let n = w.dims(columns[0])[self.dim];
-        let n_parts = parts_of(n, sorter.most);
+        let n_parts = parts_of(n, most);
         let mut size = n.unsigned_abs().div_ceil(n_parts.unsigned_abs()) as i64;
         let all = n_parts * size;
         let mut columns = if all > n { self.padded(w, columns, all, n) } else { columns.to_vec() };
@@ -207,12 +230,12 @@ impl Rows {
     }
 
     /// The rows sorted by parts between steps of a network; the last column has positions.
-    fn by_network(self, w: &mut Writer<'_>, columns: &[InstId]) -> Vec<InstId> {
+    fn by_network(self, w: &mut Writer<'_>, columns: &[InstId], most: i64) -> Vec<InstId> {
         let n = w.dims(columns[0])[self.dim];
         let size = n.unsigned_abs().next_power_of_two() as i64;
         let mut columns = if size > n { self.padded(w, columns, size, n) } else { columns.to_vec() };
-        let sorter = Sorter::new(w, self, &columns, Some(Places::EndAndTies { n }));
-        let part = sorter.most.min(size);
+        let sorter = Sorter::new(w, self, &columns, Some(Positions::EndAndTies { n }));
+        let part = most.min(size);
         let sort_parts = |w: &mut Writer<'_>, columns: &[InstId]| {
             let parts = self.parts(w, columns, part);
             let sorted = sorter.sort(w, &parts, self.dim + 1, false);
@@ -223,10 +246,10 @@ impl Rows {
         }
         let mut block = 2 * part;
         while block <= size {
-            columns = self.step(w, &columns, Step { distance: block / 2, is_mirrored: true, n });
+            columns = self.step(w, &columns, NetworkStep { distance: block / 2, is_mirrored: true, n });
             let mut distance = block / 4;
             while distance >= part {
-                columns = self.step(w, &columns, Step { distance, is_mirrored: false, n });
+                columns = self.step(w, &columns, NetworkStep { distance, is_mirrored: false, n });
                 distance /= 2;
             }
             if part > 1 {
@@ -238,7 +261,7 @@ impl Rows {
     }
 
     /// Compares each element with another one of its block, and puts the two in order.
-    fn step(self, w: &mut Writer<'_>, columns: &[InstId], step: Step) -> Vec<InstId> {
+    fn step(self, w: &mut Writer<'_>, columns: &[InstId], step: NetworkStep) -> Vec<InstId> {
         let dims = w.dims(columns[0]);
         let mut halves = dims.clone();
         halves[self.dim] = dims[self.dim] / (2 * step.distance);
@@ -284,7 +307,7 @@ impl Rows {
 
 /// A step of the network.
 #[derive(Clone, Copy)]
-struct Step {
+struct NetworkStep {
     /// Half a block, or the distance of the elements that are compared.
     distance: i64,
     /// Whether the first element of a block is compared with its last one, and so on.
@@ -302,15 +325,12 @@ fn parts_of(n: i64, most: i64) -> i64 {
 #[derive(Clone, Copy)]
 struct Sorter {
     comparator: CompId,
-    /// Elements of the longest row that a kernel sorts.
-    most: i64,
 }
 
 impl Sorter {
-    fn new(w: &mut Writer<'_>, rows: Rows, columns: &[InstId], places: Option<Places>) -> Sorter {
+    fn new(w: &mut Writer<'_>, rows: Rows, columns: &[InstId], positions: Option<Positions>) -> Sorter {
         let dtypes: Vec<DType> = columns.iter().map(|&column| w.dtype(column)).collect();
-        let comparator = rows.order.comparator(w, &dtypes, places);
-        Sorter { comparator, most: most_sorted_elems(w.module, comparator, columns).max(1) }
+        Sorter { comparator: rows.order.comparator(w, &dtypes, positions) }
     }
 
     /// The columns sorted along a dim; `is_merge` if both halves of each row are sorted.

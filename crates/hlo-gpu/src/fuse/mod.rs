@@ -20,7 +20,7 @@
 //! results go in two steps ([`prepare_and_stage`]). 2. Instructions that are computed element by element of the same dims
 //! go together, with all results that are needed elsewhere; so do producers that one consumer alone reads through a
 //! transpose, slice, pad, broadcast or reduction. What costs nothing to do again (constants, iotas, broadcasts, views) is done
-//! again in each fusion. Reductions of several operands take in the iotas among these ([`fills`]). 3. Small fusions whose results leave the computation (the updates of biases and scales) go
+//! again in each fusion. Reductions and sorts of several operands take in the iotas among these ([`fills`]). 3. Small fusions whose results leave the computation (the updates of biases and scales) go
 //! together into one, side by side.
 //!
 //! **What it does not do.** No expensive arithmetic is done twice: a value that two fusions need is written to memory, unless a few
@@ -87,6 +87,12 @@ impl Pass for Fuse {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut n_changes = 0;
         for comp in stepwise_computations(module) {
+            let sorts = fills::find_sorts(module, comp);
+            n_changes += sorts.len();
+            if !sorts.is_empty() {
+                cx.report.count("sorts", sorts.len() as u64);
+            }
+            build::build_fusions(module, comp, sorts).map_err(cycle)?;
             let (Prepared { n_views, n_split, n_copies, n_repeated }, staged) =
                 prepare_and_stage(module, comp).map_err(cycle)?;
             if n_repeated > 0 {

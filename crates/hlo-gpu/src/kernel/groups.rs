@@ -117,8 +117,8 @@ pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, opti
     }
     let is_alone = groups.len() == 1;
     for formed in &mut groups {
-        // A sort has no other form.
-        if let Some(rows) = sort_rows::choose(module, signature, &formed.group) {
+        // A sort has no other form, and takes all of the shared memory.
+        if let Some(rows) = sort_rows::choose(module, signature, &formed.group).filter(|_| is_alone) {
             formed.form = Form::SortRows(rows);
         } else if !options.is_elemental_only {
             formed.form = choose_form(module, reach, signature, &formed.group, is_alone);

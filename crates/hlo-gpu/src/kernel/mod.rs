@@ -31,7 +31,7 @@ mod team_join;
 mod tiles;
 mod windows;
 
-pub(crate) use sort_rows::{SORTED_HALVES, most_elems as most_sorted_elems, says_sorted_halves};
+pub(crate) use sort_rows::{SORTED_HALVES, comparator_keys, max_sorted_elems, says_sorted_halves, sorted_operand};
 pub(crate) use windows::window_dims;
 
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! `sort` in shared memory, in the order that the evaluator has: equal elements keep theirs.
 //!
-//! **Whole rows** of up to [`MOST_SLOTS`] elements. A block loads some rows, and sorts them by Batcher's bitonic network (K. E. Batcher
+//! **Whole rows** of up to [`MAX_ROW_ELEMS`] elements. A block loads some rows, and sorts them by Batcher's bitonic network (K. E. Batcher
 //! 1968, *Sorting networks and their applications*). Only what the comparator reads moves; positions move along and decide where neither of two
 //! elements comes first. All else is read from the operands where it is written.
 //!
@@ -14,8 +14,9 @@
 //! permutation, a merged one need not be.
 
 use hashbrown::HashSet;
-use hlo_ir::attrs::{Marks, SortAttrs};
-use hlo_ir::{ArrayShape, CompId, InstId, Module};
+use hlo_analysis::values::{InstLeaf, Through, follow};
+use hlo_ir::attrs::{Marks, SliceAttrs, SliceDim, SortAttrs};
+use hlo_ir::{CompId, DType, InstId, Module, Opcode};
 use smallvec::SmallVec;
 
 use super::Signature;
@@ -33,20 +34,20 @@ pub(crate) fn says_sorted_halves(marks: &Marks) -> bool {
 }
 
 /// Elements of the longest row that is sorted as a whole: their positions have 16 bits.
-const MOST_SLOTS: i64 = 4096;
+const MAX_ROW_ELEMS: i64 = 4096;
 /// Elements of a piece of a merged row.
-const MOST_MERGED: i64 = 2048;
+const MERGED_ELEMS: i64 = 2048;
 /// Bytes of shared memory that every device has without being asked.
 const SHARED_BYTES: usize = 48 << 10;
 /// Elements of short rows that a block sorts together.
-const SLOTS_OF_SHORT_ROWS: i64 = 1024;
+const SHORT_ROWS_ELEMS: i64 = 1024;
 /// Threads of a block, and elements that each has at least.
-const MOST_THREADS: i64 = 512;
-const SLOTS_OF_THREAD: i64 = 4;
+const MAX_THREADS: i64 = 512;
+const THREAD_ELEMS: i64 = 4;
 
-/// How rows are dealt out.
+/// Dealt rows are dealt out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum How {
+enum Dealt {
     /// A block sorts so many rows together, each in `size` slots.
     Whole { size: i64, n_rows: i64 },
     /// A block writes so many elements of a merged row.
@@ -59,25 +60,26 @@ pub(super) struct SortRows {
     sort: InstId,
     comparator: CompId,
     dim: usize,
-    /// Elements of a row.
+    /// Elements of a row, and how many of them are wanted.
     n: i64,
+    n_kept: i64,
     n_rows: i64,
+    /// Which operand each result is, sorted.
+    sorted: Vec<usize>,
     /// Operands that the comparator reads.
     keys: Vec<usize>,
-    how: How,
+    dealt: Dealt,
 }
 
-/// Elements of the longest row that a kernel sorts by this comparator, if these are the operands' types; 0 if it reads too many.
-pub(crate) fn most_elems(module: &Module, comparator: CompId, operands: &[InstId]) -> i64 {
-    let keys = keys(module, comparator);
-    let shapes = keys.iter().filter_map(|&key| module.shape(*operands.get(key)?).as_array());
-    let n_slots = slots(MOST_SLOTS, shapes);
-    if n_slots < 32 { 0 } else { n_slots }
+/// Elements of the longest row that a kernel sorts by keys of these types; 1 if they are too many.
+pub(crate) fn max_sorted_elems(keys: impl Iterator<Item = DType>) -> i64 {
+    let n_elems = shared_elems(MAX_ROW_ELEMS, keys);
+    if n_elems < 32 { 1 } else { n_elems }
 }
 
-/// How many elements of these types, a power of two, shared memory holds beside their positions; at most `most`.
-fn slots<'a>(most: i64, keys: impl Iterator<Item = &'a ArrayShape>) -> i64 {
-    let bytes = keys.map(|shape| CType::of(shape.dtype).size_bytes()).sum::<usize>() + size_of::<u16>();
+/// Dealt many elements of these types, a power of two, shared memory holds beside their positions; at most `most`.
+fn shared_elems(most: i64, keys: impl Iterator<Item = DType>) -> i64 {
+    let bytes = keys.map(|dtype| CType::of(dtype).size_bytes()).sum::<usize>() + size_of::<u16>();
     let mut n = most;
     while n > 1 && n as usize * bytes > SHARED_BYTES {
         n /= 2;
@@ -86,7 +88,7 @@ fn slots<'a>(most: i64, keys: impl Iterator<Item = &'a ArrayShape>) -> i64 {
 }
 
 /// The operands that a comparator reads.
-fn keys(module: &Module, comparator: CompId) -> Vec<usize> {
+pub(crate) fn comparator_keys(module: &Module, comparator: CompId) -> Vec<usize> {
     let computation = module.comp(comparator);
     let live = module.live(comparator);
     let read =
@@ -97,44 +99,70 @@ fn keys(module: &Module, comparator: CompId) -> Vec<usize> {
     (0..computation.params.len() / 2).filter(is_read).collect()
 }
 
+/// The sort of which an instruction gives the first elements of rows, or all, and which operand's.
+pub(crate) fn sorted_operand(module: &Module, inst: InstId, leaf: usize) -> Option<(InstId, usize)> {
+    let mut at = inst;
+    if let Some(SliceAttrs { slice }) = SliceAttrs::of(&module.inst(inst).attrs) {
+        at = *module.inst(inst).operands.first()?;
+        let dims = &module.shape(at).as_array()?.dims;
+        let (sort, _) = sorted_operand(module, at, 0)?;
+        let along = SortAttrs::of(&module.inst(sort).attrs)?.dimensions.first().copied()?;
+        let is_kept = |(d, (part, &size)): (usize, (&SliceDim, &i64))| {
+            part.start == 0 && part.stride == 1 && (part.limit == size || d as i64 == along)
+        };
+        if !slice.iter().zip(dims).enumerate().all(is_kept) {
+            return None;
+        }
+    }
+    let from = follow(module, InstLeaf::new(at, leaf as u32), Through::TUPLES, |_| false);
+    (module.inst(from.inst).opcode == Opcode::Sort).then_some((from.inst, from.leaf_idx as usize))
+}
+
 /// A group that is a sort.
 pub(super) fn choose(module: &Module, signature: &Signature, group: &ResultGroup) -> Option<SortRows> {
-    let (sort, _) = *group.sources.first()?;
+    let sources = group.sources.iter().map(|&(inst, leaf)| sorted_operand(module, inst, leaf));
+    let (sorts, sorted): (Vec<InstId>, Vec<usize>) = sources.collect::<Option<Vec<_>>>()?.into_iter().unzip();
+    let sort = *sorts.first()?;
     let attrs = SortAttrs::of(&module.inst(sort).attrs)?;
     let operands = &module.inst(sort).operands;
-    let is_whole = group.sources.iter().enumerate().all(|(i, source)| *source == (sort, i));
-    if signature.bindings.contains_key(&sort) || !is_whole || group.sources.len() != operands.len() {
+    let is_computed = |inst: InstId| !signature.bindings.contains_key(&inst);
+    if sorts.iter().any(|&other| other != sort)
+        || !is_computed(sort)
+        || !group.sources.iter().all(|&(inst, _)| is_computed(inst))
+    {
         return None;
     }
     let comparator = attrs.to_apply?;
     let dim = usize::try_from(*attrs.dimensions.first()?).ok()?;
     let shape = module.shape(*operands.first()?).as_array()?;
     let n = *shape.dims.get(dim)?;
+    let n_kept = *signature.results[*group.results.first()?].shape.dims.get(dim)?;
     let n_rows = shape.dims.iter().enumerate().filter(|&(d, _)| d != dim).map(|(_, &size)| size).product();
-    let keys = keys(module, comparator);
-    let shapes = keys.iter().filter_map(|&key| module.shape(*operands.get(key)?).as_array());
-    let how = if module.inst(sort).marks.as_deref().is_some_and(says_sorted_halves) && n % 2 == 0 {
-        How::Halves { n_elems: slots(MOST_MERGED, shapes) }
+    let keys = comparator_keys(module, comparator);
+    let dtypes = keys.iter().filter_map(|&key| Some(module.shape(*operands.get(key)?).as_array()?.dtype));
+    let dealt = if module.inst(sort).marks.as_deref().is_some_and(says_sorted_halves) && n % 2 == 0 {
+        Dealt::Halves { n_elems: shared_elems(MERGED_ELEMS, dtypes) }
     } else {
         let size = n.max(2).unsigned_abs().next_power_of_two() as i64;
-        if size > slots(MOST_SLOTS, shapes) {
+        let most = shared_elems(MAX_ROW_ELEMS, dtypes);
+        if size > most {
             return None;
         }
-        let n_together = (SLOTS_OF_SHORT_ROWS / size).max(1);
-        How::Whole { size, n_rows: n_together.min((n_rows as u64).next_power_of_two() as i64) }
+        let n_together = (SHORT_ROWS_ELEMS.min(most) / size).max(1);
+        Dealt::Whole { size, n_rows: n_together.min((n_rows as u64).next_power_of_two() as i64) }
     };
-    Some(SortRows { sort, comparator, dim, n, n_rows, keys, how })
+    Some(SortRows { sort, comparator, dim, n, n_kept, n_rows, sorted, keys, dealt })
 }
 
 impl SortRows {
     /// Threads of a block.
     pub(super) fn block(&self) -> u32 {
-        let n_slots = match self.how {
-            How::Whole { size, n_rows } => size * n_rows,
-            How::Halves { n_elems } => n_elems,
+        let n_slots = match self.dealt {
+            Dealt::Whole { size, n_rows } => size * n_rows,
+            Dealt::Halves { n_elems } => n_elems,
         };
         // Whole warps, as barriers want them.
-        ((n_slots / SLOTS_OF_THREAD).clamp(32, MOST_THREADS) as u32).next_multiple_of(32)
+        ((n_slots / THREAD_ELEMS).clamp(32, MAX_THREADS) as u32).next_multiple_of(32)
     }
 
     /// Blocks that have work, if there may be so many.
@@ -144,14 +172,14 @@ impl SortRows {
 
     /// What blocks take one at a time.
     fn n_pieces(&self) -> i64 {
-        match self.how {
-            How::Whole { n_rows, .. } => (self.n_rows as u64).div_ceil(n_rows as u64) as i64,
-            How::Halves { n_elems } => self.n_rows * self.pieces_of_row(n_elems),
+        match self.dealt {
+            Dealt::Whole { n_rows, .. } => (self.n_rows as u64).div_ceil(n_rows as u64) as i64,
+            Dealt::Halves { n_elems } => self.n_rows * self.pieces_of_row(n_elems),
         }
     }
 
     fn pieces_of_row(&self, n_elems: i64) -> i64 {
-        (self.n as u64).div_ceil(n_elems as u64) as i64
+        (self.n_kept as u64).div_ceil(n_elems as u64) as i64
     }
 
     /// Writes the loop over a block's rows, or pieces.
@@ -163,9 +191,9 @@ impl SortRows {
         blocks: &BlockRange,
     ) -> Result<(), GpuError> {
         e.is_cooperative = true;
-        let n_slots = match self.how {
-            How::Whole { size, n_rows } => size * n_rows,
-            How::Halves { n_elems } => n_elems,
+        let n_slots = match self.dealt {
+            Dealt::Whole { size, n_rows } => size * n_rows,
+            Dealt::Halves { n_elems } => n_elems,
         };
         let operands = e.module.inst(self.sort).operands.to_vec();
         let mut shared = Vec::new();
@@ -177,7 +205,7 @@ impl SortRows {
         }
         let places = e.fresh("s");
         e.line(format!("__shared__ hlo::u16 {places}[{n_slots}];"));
-        let work = Work { rows: self, frame, operands: &operands, results, shared: &shared, places: &places };
+        let writer = RowWriter { rows: self, frame, operands: &operands, results, shared: &shared, places: &places };
         let piece = e.loop_variable();
         let header = format!(
             "for (idx {piece} = {}; {piece} < {}; {piece} += {})",
@@ -185,9 +213,9 @@ impl SortRows {
             self.n_pieces(),
             blocks.n_blocks
         );
-        e.scope(ScopeKind::Loop, header, |e| match self.how {
-            How::Whole { size, n_rows } => work.whole(e, piece, blocks.block, [size, n_rows]),
-            How::Halves { n_elems } => work.halves(e, piece, blocks.block, n_elems),
+        e.scope(ScopeKind::Loop, header, |e| match self.dealt {
+            Dealt::Whole { size, n_rows } => writer.whole(e, piece, blocks.block, [size, n_rows]),
+            Dealt::Halves { n_elems } => writer.halves(e, piece, blocks.block, n_elems),
         })
     }
 }
@@ -200,7 +228,7 @@ struct Key {
 }
 
 /// A sort while it is written.
-struct Work<'a> {
+struct RowWriter<'a> {
     rows: &'a SortRows,
     frame: FrameId,
     operands: &'a [InstId],
@@ -210,7 +238,7 @@ struct Work<'a> {
     places: &'a str,
 }
 
-impl Work<'_> {
+impl RowWriter<'_> {
     /// The index of element `i` of a row.
     fn index(&self, e: &mut Emitter<'_>, row: Atom, i: Atom) -> Result<Index, GpuError> {
         let shape = e.operand_shape(self.rows.sort, 0)?;
@@ -258,7 +286,7 @@ impl Work<'_> {
 
     /// Writes all results at `to`, of the element that stood at `from` and whose keys are in a slot.
     fn store(&self, e: &mut Emitter<'_>, slot: &str, from: &[Atom], to: &[Atom]) -> Result<(), GpuError> {
-        for (operand, &(result, Argument { shape, ctype })) in self.results.iter().enumerate() {
+        for (&operand, &(result, Argument { shape, ctype })) in self.rows.sorted.iter().zip(self.results) {
             let at = e.position(to, &shape.dims, &shape.physical_order());
             let stored = match self.shared.iter().find(|key| key.operand == operand) {
                 Some(key) => format!("{}[{slot}]", key.name),
@@ -289,7 +317,7 @@ impl Work<'_> {
         block: u32,
         [size, n_together]: [i64; 2],
     ) -> Result<(), GpuError> {
-        let SortRows { n, n_rows, dim, .. } = *self.rows;
+        let SortRows { n, n_kept, n_rows, dim, .. } = *self.rows;
         let (places, n_slots) = (self.places, size * n_together);
         let order = e.operand_shape(self.rows.sort, 0)?.physical_order();
         // Neighbouring threads take what lies side by side.
@@ -323,7 +351,7 @@ impl Work<'_> {
         })?;
         Self::each_slot(e, n_slots, block, |e, t| {
             let (row, i, slot) = at_slot(e, t);
-            e.branch(&format!("{row} < {n_rows} && {i} < {n}"), |e| {
+            e.branch(&format!("{row} < {n_rows} && {i} < {n_kept}"), |e| {
                 let depth = e.depth();
                 let from = e.bind(format!("(idx){places}[{slot}]"), depth);
                 let (from, to) = (self.index(e, row, from)?, self.index(e, row, i)?);
@@ -374,11 +402,11 @@ impl Work<'_> {
 
     /// Merges a piece of a row's halves.
     fn halves(&self, e: &mut Emitter<'_>, piece: Atom, block: u32, n_elems: i64) -> Result<(), GpuError> {
-        let (places, n, half) = (self.places, self.rows.n, self.rows.n / 2);
+        let (places, n_kept, half) = (self.places, self.rows.n_kept, self.rows.n / 2);
         let (row, piece) = e.divide(piece, self.rows.pieces_of_row(n_elems));
         let begin = e.affine(piece, n_elems, 0);
         let depth = e.depth();
-        let end = e.bind(format!("{begin} + {n_elems} < {n} ? {begin} + {n_elems} : {n}"), depth);
+        let end = e.bind(format!("{begin} + {n_elems} < {n_kept} ? {begin} + {n_elems} : {n_kept}"), depth);
         let ends = e.fresh("n");
         e.line(format!("idx {ends}[2];"));
         self.search_ends(e, row, [begin, end], &ends, block)?;
@@ -431,7 +459,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// How many elements of the first half are among the first so many of the merged row, for both ends of a piece: the block's threads try
+    /// Dealt many elements of the first half are among the first so many of the merged row, for both ends of a piece: the block's threads try
     /// as many places at a time.
     fn search_ends(
         &self,

@@ -23,8 +23,7 @@ pub(super) enum Rule {
 const COLLECTIVE: &str = "expected an operation of one device in a kernel, found one that communicates";
 const HOST: &str = "expected an operation of one device in a kernel, found one that exchanges data with the host";
 const TRANSFORM: &str = "Fourier transforms are not written as kernels";
-const ORDER: &str =
-    "expected rows to sort that fit a block's shared memory, as expand-operations cuts them";
+const ORDER: &str = "expected a sort that is all of its kernel, of rows that fit a block's shared memory; expand-operations cuts longer rows by comparators of elementwise operations";
 const TOP_K: &str = "expected a top-k as the sort that expand-operations makes of it";
 const RANDOM: &str = "random numbers are not drawn in kernels";
 const LINEAR_ALGEBRA: &str = "matrix factorizations are not written as kernels";

@@ -115,3 +115,70 @@ fn sorted_halves_are_merged_as_by_the_evaluator() {
         .collect();
     assert_eq!(check_all(&cases), BTreeMap::new());
 }
+
+/// A fusion that gives the first `n_kept` of each row's numbers, sorted, and where they stood; of rows whose halves are sorted, if so.
+fn first_case(dims: &[i64], along: usize, n_kept: i64, has_halves: bool) -> Case {
+    let list = |dims: &[i64]| dims.iter().map(i64::to_string).collect::<Vec<String>>().join(",");
+    let mut kept = dims.to_vec();
+    kept[along] = n_kept;
+    let limits = kept.iter().map(|n| format!("[0:{n}]")).collect::<Vec<String>>().join(", ");
+    let (all, kept) = (list(dims), list(&kept));
+    let mut cut = dims.to_vec();
+    cut[along] /= 2;
+    cut.insert(along, 2);
+    let cut = list(&cut);
+    let (halves, marked) = match has_halves {
+        true => (
+            format!(
+                "y = f32[{cut}] reshape(x)\n  z = f32[{cut}] sort(y), dimensions={{{}}}, to_apply=one\n  w = f32[{all}] reshape(z)",
+                along + 1
+            ),
+            ", frontend_attributes={hlo_opt.sorted=\"halves\"}",
+        ),
+        false => (format!("w = f32[{all}] negate(x)"), ""),
+    };
+    let text = format!(
+        "HloModule first
+one {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT less = pred[] compare(a, b), direction=LT, type=TOTALORDER
+}}
+order {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  i = s32[] parameter(2)
+  j = s32[] parameter(3)
+  ROOT less = pred[] compare(a, b), direction=LT, type=TOTALORDER
+}}
+fused {{
+  w = f32[{all}] parameter(0)
+  places = s32[{all}] iota(), iota_dimension={along}
+  sorted = (f32[{all}], s32[{all}]) sort(w, places), dimensions={{{along}}}, is_stable=true, to_apply=order{marked}
+  values = f32[{all}] get-tuple-element(sorted), index=0
+  at = s32[{all}] get-tuple-element(sorted), index=1
+  first_at = s32[{kept}] slice(at), slice={{{limits}}}
+  first = f32[{kept}] slice(values), slice={{{limits}}}
+  ROOT both = (s32[{kept}], f32[{kept}]) tuple(first_at, first)
+}}
+ENTRY main {{
+  x = f32[{all}] parameter(0)
+  {halves}
+  ROOT f = (s32[{kept}], f32[{kept}]) fusion(w), kind=kLoop, calls=fused
+}}"
+    );
+    case(&format!("first {n_kept} of [{all}] along {along}, halves {has_halves}"), &text)
+}
+
+#[test]
+fn first_elements_of_sorted_rows_are_those_of_the_evaluator() {
+    let cases = [
+        first_case(&[6, 4], 1, 2, false),
+        first_case(&[3, 50], 1, 50, false),
+        first_case(&[50, 3], 0, 7, false),
+        first_case(&[2, 4096], 1, 1, false),
+        first_case(&[2, 6000], 1, 2500, true),
+        first_case(&[5000, 2], 0, 3, true),
+    ];
+    assert_eq!(check_all(&cases), BTreeMap::new());
+}
