@@ -233,14 +233,14 @@ impl<'m> Comparator<'m> {
             return matches!(direction, Comparison::Lt | Comparison::Gt);
         }
         let instruction = self.module.inst(inst);
-        match instruction.operands.as_slice() {
-            &[a, b] if instruction.opcode == Opcode::Or => [(a, b), (b, a)].into_iter().any(|(less, then)| {
+        match *instruction.operands.as_slice() {
+            [a, b] if instruction.opcode == Opcode::Or => [(a, b), (b, a)].into_iter().any(|(less, then)| {
                 let then = self.module.inst(then);
                 let &[c, d] = then.operands.as_slice() else { return false };
                 then.opcode == Opcode::And
                     && [(c, d), (d, c)].into_iter().any(|(equal, rest)| self.is_lexicographic(less, equal, rest))
             }),
-            &[equal, rest, less] if instruction.opcode == Opcode::Select => self.is_lexicographic(less, equal, rest),
+            [equal, rest, less] if instruction.opcode == Opcode::Select => self.is_lexicographic(less, equal, rest),
             _ => false,
         }
     }
