@@ -45,7 +45,7 @@ const SHORT_ROWS_ELEMS: i64 = 1024;
 const MAX_THREADS: i64 = 512;
 const THREAD_ELEMS: i64 = 4;
 
-/// Dealt rows are dealt out.
+/// How rows are dealt out to blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Dealt {
     /// A block sorts so many rows together, each in `size` slots.
@@ -77,7 +77,7 @@ pub(crate) fn max_sorted_elems(keys: impl Iterator<Item = DType>) -> i64 {
     if n_elems < 32 { 1 } else { n_elems }
 }
 
-/// Dealt many elements of these types, a power of two, shared memory holds beside their positions; at most `most`.
+/// How many elements of these types, a power of two, shared memory holds beside their positions; at most `most`.
 fn shared_elems(most: i64, keys: impl Iterator<Item = DType>) -> i64 {
     let bytes = keys.map(|dtype| CType::of(dtype).size_bytes()).sum::<usize>() + size_of::<u16>();
     let mut n = most;
@@ -459,7 +459,7 @@ impl RowWriter<'_> {
         Ok(())
     }
 
-    /// Dealt many elements of the first half are among the first so many of the merged row, for both ends of a piece: the block's threads try
+    /// How many elements of the first half are among the first so many of the merged row, for both ends of a piece: the block's threads try
     /// as many places at a time.
     fn search_ends(
         &self,
@@ -508,5 +508,54 @@ impl RowWriter<'_> {
             e.line(format!("{ends}[{which}] = {low};"));
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SHARED_BYTES;
+    use crate::kernel::{EmitOptions, emit};
+
+    /// A sort of so many arrays `s64[dims]` along the last dim, by one after the other.
+    fn shared_bytes(n_keys: usize, dims: &str, dim: usize) -> Option<usize> {
+        let mut order = String::from("r0 = pred[] constant(false)");
+        let mut rest = "r0".to_string();
+        for key in 0..n_keys {
+            let (a, b) = (2 * key, 2 * key + 1);
+            order += &format!(
+                "\n  a{key} = s64[] parameter({a})\n  b{key} = s64[] parameter({b})
+  l{key} = pred[] compare(a{key}, b{key}), direction=LT\n  e{key} = pred[] compare(a{key}, b{key}), direction=EQ
+  t{key} = pred[] and(e{key}, {rest})\n  o{key} = pred[] or(l{key}, t{key})"
+            );
+            rest = format!("o{key}");
+        }
+        let list = |one: &dyn Fn(usize) -> String| (0..n_keys).map(one).collect::<Vec<String>>().join(", ");
+        let params: String = (0..n_keys).map(|key| format!("  p{key} = s64[{dims}] parameter({key})\n")).collect();
+        let (shapes, operands) = (list(&|_| format!("s64[{dims}]")), list(&|key| format!("p{key}")));
+        let text = format!(
+            "HloModule keys\norder {{\n  {order}\n  ROOT r = pred[] copy({rest})\n}}\nENTRY main {{\n{params}  ROOT s = ({shapes}) \
+             sort({operands}), dimensions={{{dim}}}, to_apply=order\n}}\n"
+        );
+        let module = hlo_text::parse_module(&text).unwrap_or_else(|d| panic!("{text}: {:?}", d[0])).module;
+        let entry = module.entry().expect("an entry");
+        let sort = module.comp(entry).root.expand().expect("a root");
+        let kernel = emit(&module, sort, &EmitOptions::default()).ok()?.kernel;
+        let declared = kernel.source.lines().filter(|line| line.contains("__shared__"));
+        let bytes = declared.map(|line| {
+            let n = line.split(['[', ']']).nth(1).and_then(|n| n.parse::<usize>().ok()).expect("a size");
+            n * if line.contains("u16") { 2 } else { 8 }
+        });
+        Some(bytes.sum())
+    }
+
+    #[test]
+    fn sorts_keep_to_the_shared_memory_of_a_block() {
+        for (n_keys, dims, dim, least) in
+            [(6, "2,512", 1, 25_000), (7, "64,16", 1, 25_000), (2, "4,2048", 1, 36_000), (1, "9", 0, 100)]
+        {
+            let bytes = shared_bytes(n_keys, dims, dim).expect("a kernel");
+            assert!((least..=SHARED_BYTES).contains(&bytes), "{n_keys} keys of [{dims}]: {bytes} bytes");
+        }
+        assert_eq!(shared_bytes(7, "4,2048", 1), None, "keys that no block holds");
     }
 }
