@@ -24,7 +24,7 @@ pub(super) fn find_sorts(module: &Module, comp: CompId) -> Vec<Group> {
         let readers: Vec<InstId> = elements.iter().flat_map(|&element| users[element].iter().copied()).collect();
         let is_first = |&reader: &InstId| {
             module.inst(reader).opcode == Opcode::Slice
-                && sorted_operand(module, reader, 0).is_some_and(|(of, _)| of == sort)
+                && sorted_operand(module, (reader, 0), &|_| false).is_some_and(|(of, _)| of == sort)
         };
         let dims = |reader: &InstId| module.shape(*reader).as_array().map(|array| &array.dims);
         let root = module.comp(comp).root.expand();

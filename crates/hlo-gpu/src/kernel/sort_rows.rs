@@ -99,13 +99,17 @@ pub(crate) fn comparator_keys(module: &Module, comparator: CompId) -> Vec<usize>
     (0..computation.params.len() / 2).filter(is_read).collect()
 }
 
-/// The sort of which an instruction gives the first elements of rows, or all, and which operand's.
-pub(crate) fn sorted_operand(module: &Module, inst: InstId, leaf: usize) -> Option<(InstId, usize)> {
+/// The sort of which an instruction gives the first elements of rows, or all, and which operand's; values that are given are not followed.
+pub(crate) fn sorted_operand(
+    module: &Module,
+    (inst, leaf): (InstId, usize),
+    is_given: &dyn Fn(InstId) -> bool,
+) -> Option<(InstId, usize)> {
     let mut at = inst;
     if let Some(SliceAttrs { slice }) = SliceAttrs::of(&module.inst(inst).attrs) {
         at = *module.inst(inst).operands.first()?;
         let dims = &module.shape(at).as_array()?.dims;
-        let (sort, _) = sorted_operand(module, at, 0)?;
+        let (sort, _) = sorted_operand(module, (at, 0), is_given)?;
         let along = SortAttrs::of(&module.inst(sort).attrs)?.dimensions.first().copied()?;
         let is_kept = |(d, (part, &size)): (usize, (&SliceDim, &i64))| {
             part.start == 0 && part.stride == 1 && (part.limit == size || d as i64 == along)
@@ -114,22 +118,23 @@ pub(crate) fn sorted_operand(module: &Module, inst: InstId, leaf: usize) -> Opti
             return None;
         }
     }
-    let from = follow(module, InstLeaf::new(at, leaf as u32), Through::TUPLES, |_| false);
-    (module.inst(from.inst).opcode == Opcode::Sort).then_some((from.inst, from.leaf_idx as usize))
+    let from = follow(module, InstLeaf::new(at, leaf as u32), Through::TUPLES, is_given);
+    let is_sort = module.inst(from.inst).opcode == Opcode::Sort && !is_given(from.inst);
+    is_sort.then_some((from.inst, from.leaf_idx as usize))
 }
 
 /// A group that is a sort.
 pub(super) fn choose(module: &Module, signature: &Signature, group: &ResultGroup) -> Option<SortRows> {
-    let sources = group.sources.iter().map(|&(inst, leaf)| sorted_operand(module, inst, leaf));
+    let is_given = |inst: InstId| signature.bindings.contains_key(&inst);
+    if group.sources.iter().any(|&(inst, _)| is_given(inst)) {
+        return None;
+    }
+    let sources = group.sources.iter().map(|&source| sorted_operand(module, source, &is_given));
     let (sorts, sorted): (Vec<InstId>, Vec<usize>) = sources.collect::<Option<Vec<_>>>()?.into_iter().unzip();
     let sort = *sorts.first()?;
     let attrs = SortAttrs::of(&module.inst(sort).attrs)?;
     let operands = &module.inst(sort).operands;
-    let is_computed = |inst: InstId| !signature.bindings.contains_key(&inst);
-    if sorts.iter().any(|&other| other != sort)
-        || !is_computed(sort)
-        || !group.sources.iter().all(|&(inst, _)| is_computed(inst))
-    {
+    if sorts.iter().any(|&other| other != sort) {
         return None;
     }
     let comparator = attrs.to_apply?;
