@@ -13,7 +13,8 @@ use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
 pub struct FusionLimits {
     /// Operands and results of one fusion. A CUDA kernel's parameters must fit into 4 KiB.
     pub max_arguments: usize,
-    /// Fusions that read and write fewer bytes, and whose results leave the computation, share one kernel.
+    /// Fusions that read and write fewer bytes, and whose results leave the computation, share one kernel; so do those that read parameters alone
+    /// and have fewer bytes together.
     pub side_by_side_bytes: u64,
 }
 
@@ -294,7 +295,16 @@ impl Joined {
     }
 }
 
-/// Puts small fusions whose results nobody in the computation reads but its root into one, which `complete` makes of its members.
+/// Whether a value is there when the computation begins: a parameter, or an element of one.
+fn is_given(module: &Module, mut value: InstId) -> bool {
+    while let (Opcode::GetTupleElement, Some(&of)) = (module.inst(value).opcode, module.inst(value).operands.first()) {
+        value = of;
+    }
+    module.inst(value).opcode == Opcode::Parameter
+}
+
+/// Puts small fusions whose results nobody in the computation reads but its root into one, which `complete` makes of its members; and
+/// so those that read nothing but what is given, while these together are small, as their results wait for their users.
 fn side_by_side(
     module: &Module,
     edges: &Edges,
@@ -312,24 +322,35 @@ fn side_by_side(
         let values = group.inputs.iter().chain(&group.outputs);
         values.map(|&v| module.shape(v).memory_bytes()).sum::<u64>()
     };
+    let begins = |group: &Group| group.inputs.iter().all(|&input| is_given(module, input));
     let mut kept = Vec::new();
-    let mut open: Option<Joined> = None;
+    let (mut leaving, mut beginning): (Option<Joined>, Option<Joined>) = (None, None);
     let mut close = |mut joined: Joined| match joined.groups.len() {
         1 => joined.groups.pop(),
         _ => Some(complete(joined.groups.into_iter().flat_map(|group| group.members).collect())),
     };
     for group in groups {
         let has_reduce = group.members.iter().any(|&m| is_reduce(module, m));
-        if has_reduce || group.outputs.is_empty() || bytes(&group) > limits.side_by_side_bytes || !leaves(&group) {
-            kept.push(group);
-            continue;
-        }
-        match &mut open {
-            Some(joined) if joined.n_arguments_with(&group) <= limits.max_arguments => joined.push(group),
+        let is_small = !has_reduce && !group.outputs.is_empty() && bytes(&group) <= limits.side_by_side_bytes;
+        let (open, most_bytes) = match (is_small && leaves(&group), is_small && begins(&group)) {
+            (true, _) => (&mut leaving, u64::MAX),
+            (false, true) => (&mut beginning, limits.side_by_side_bytes),
+            (false, false) => {
+                kept.push(group);
+                continue;
+            }
+        };
+        let is_room = |joined: &Joined| {
+            let together = joined.groups.iter().map(bytes).fold(bytes(&group), u64::saturating_add);
+            joined.n_arguments_with(&group) <= limits.max_arguments && together <= most_bytes
+        };
+        match open {
+            Some(joined) if is_room(joined) => joined.push(group),
             Some(_) => kept.extend(open.replace(Joined::of(group)).and_then(&mut close)),
-            None => open = Some(Joined::of(group)),
+            None => *open = Some(Joined::of(group)),
         }
     }
-    kept.extend(open.and_then(close));
+    kept.extend(leaving.and_then(&mut close));
+    kept.extend(beginning.and_then(close));
     kept
 }

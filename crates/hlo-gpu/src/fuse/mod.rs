@@ -21,7 +21,7 @@
 //! go together, with all results that are needed elsewhere; so do producers that one consumer alone reads through a
 //! transpose, slice, pad, broadcast or reduction. What costs nothing to do again (constants, iotas, broadcasts, views) is done
 //! again in each fusion. Reductions and sorts of several operands take in the iotas among these ([`fills`]). 3. Small fusions whose results leave the computation (the updates of biases and scales) go
-//! together into one, side by side.
+//! together into one, side by side; so do those that read parameters alone (weights in another type).
 //!
 //! **What it does not do.** No expensive arithmetic is done twice: a value that two fusions need is written to memory, unless a few
 //! operations give it anew of others that are kept as long (see [`prepare_and_stage`]). What a
@@ -63,7 +63,7 @@ pub(crate) static INFO: PassInfo = PassInfo {
             name: "side-by-side-bytes",
             kind: OptionKind::Int,
             default: "2MiB",
-            help: "fusions that read and write less, and whose results leave the computation, go together; 0 for none",
+            help: "fusions that read and write less, and whose results leave the computation or whose operands are parameters, go together; 0 for none",
         },
     ],
     build: |options: &Options| {
