@@ -15,8 +15,12 @@ pub(super) fn find_filled_reductions(module: &Module, comp: CompId) -> Vec<Group
 
 /// A fusion for each sort that reads iotas, or broadcasts or reshapes of these, or of which the first elements alone are wanted.
 pub(super) fn find_sorts(module: &Module, comp: CompId) -> Vec<Group> {
+    let is_sort = |&inst: &InstId| module.inst(inst).opcode == Opcode::Sort && !has_order(module, inst);
+    let sorts: Vec<InstId> = module.comp(comp).insts.iter().copied().filter(is_sort).collect();
+    if sorts.is_empty() {
+        return Vec::new(); // the users of all of the module are asked for sorts alone
+    }
     let users = module.users();
-    let sorts = module.comp(comp).insts.iter().copied().filter(|&inst| module.inst(inst).opcode == Opcode::Sort);
     let grouped = |sort: InstId| {
         let mut group = group(module, comp, sort, module.inst(sort).operands.len())?;
         let is_array = module.shape(sort).as_array().is_some();
@@ -42,7 +46,7 @@ pub(super) fn find_sorts(module: &Module, comp: CompId) -> Vec<Group> {
         }
         (group.all.len() > 1).then_some(group)
     };
-    sorts.filter(|&sort| !has_order(module, sort)).filter_map(grouped).collect()
+    sorts.into_iter().filter_map(grouped).collect()
 }
 
 fn has_order(module: &Module, inst: InstId) -> bool {

@@ -160,14 +160,18 @@ pub(super) fn choose(module: &Module, signature: &Signature, group: &ResultGroup
 }
 
 impl SortRows {
-    /// Threads of a block.
-    pub(super) fn block(&self) -> u32 {
-        let n_slots = match self.dealt {
+    /// Elements that a block has in shared memory.
+    fn n_slots(&self) -> i64 {
+        match self.dealt {
             Dealt::Whole { size, n_rows } => size * n_rows,
             Dealt::Halves { n_elems } => n_elems,
-        };
+        }
+    }
+
+    /// Threads of a block.
+    pub(super) fn block(&self) -> u32 {
         // Whole warps, as barriers want them.
-        ((n_slots / THREAD_ELEMS).clamp(32, MAX_THREADS) as u32).next_multiple_of(32)
+        ((self.n_slots() / THREAD_ELEMS).clamp(32, MAX_THREADS) as u32).next_multiple_of(32)
     }
 
     /// Blocks that have work, if there may be so many.
@@ -196,10 +200,7 @@ impl SortRows {
         blocks: &BlockRange,
     ) -> Result<(), GpuError> {
         e.is_cooperative = true;
-        let n_slots = match self.dealt {
-            Dealt::Whole { size, n_rows } => size * n_rows,
-            Dealt::Halves { n_elems } => n_elems,
-        };
+        let n_slots = self.n_slots();
         let operands = e.module.inst(self.sort).operands.to_vec();
         let mut shared = Vec::new();
         for &key in &self.keys {
