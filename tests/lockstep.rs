@@ -184,7 +184,7 @@ pub(crate) fn small_integers(seed: u64, n_devices: usize, params: &[Vec<i64>], m
     Inputs { leaves: (0..params.len()).map(row).collect() }
 }
 
-/// Runs a pass of `hlo-collectives` on a module, which must compute the same bits before and after; what the pass counted.
+/// Runs passes on a module, which must compute the same bits before and after; what they counted.
 pub(crate) fn keeps_every_bit(seed: u64, text: &str, inputs: &Inputs, pipeline: &str) -> RunSummary {
     let mut module = parse(&format!("seed {seed}"), text);
     let shown = |module: &Module| print_module(module, &PrintOptions::default());
@@ -194,7 +194,7 @@ pub(crate) fn keeps_every_bit(seed: u64, text: &str, inputs: &Inputs, pipeline: 
     };
     let before = evaluate(&module);
     let calls = parse_pipeline(pipeline).expect("a pipeline");
-    let passes = bind(&calls, hlo_collectives::PASSES).expect("the pass");
+    let passes = bind(&calls, &hlo_opt::registry::passes()).expect("the pass");
     let options = RunOptions { check: true, ..RunOptions::default() };
     let once = run_pipeline(&mut module, &mut Analyses::default(), &passes, options);
     let once = once.unwrap_or_else(|e| panic!("seed {seed}: {:?}\n{text}", e.diagnostics));

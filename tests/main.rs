@@ -19,6 +19,7 @@ mod matrix_updates;
 mod memory;
 mod memory_twin;
 mod mesh_layouts;
+mod offloaded_state;
 mod passes;
 mod pipelined_loops;
 mod placement_proof;

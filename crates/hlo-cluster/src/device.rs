@@ -25,11 +25,19 @@ pub struct DeviceProfile {
     pub memory_bytes_per_s: f64,
     /// Memory size in bytes.
     pub memory_bytes: f64,
+    /// Bandwidth between the device and the memory of its host, one way, bytes per second.
+    #[serde(default = "pcie_5")]
+    pub host_bytes_per_s: f64,
     /// What every kernel costs beside its work, seconds.
     pub launch_s: f64,
     /// Peak rate by dtype (`bf16`, `f32`, …; `f8` and `s8` stand for all of their width), operations per second, a
     /// multiply-add counting as two.
     flops_per_s: BTreeMap<String, f64>,
+}
+
+/// PCIe 5.0 with 16 lanes, one way: what a description without a figure of its own has.
+fn pcie_5() -> f64 {
+    64e9
 }
 
 impl DeviceProfile {
@@ -62,6 +70,7 @@ impl DeviceProfile {
         let numbers = [
             ("memory_bytes_per_s", profile.memory_bytes_per_s),
             ("memory_bytes", profile.memory_bytes),
+            ("host_bytes_per_s", profile.host_bytes_per_s),
             ("flops_per_s.f32", profile.flops_per_s.get("f32").copied().unwrap_or(f64::NAN)),
         ];
         let rates = profile.flops_per_s.iter().map(|(name, rate)| (name.as_str(), *rate));
@@ -98,6 +107,11 @@ impl DeviceProfile {
     /// Roofline: the launch, and the longer of computing `flops` operations and moving `bytes` to and from memory.
     pub fn op_s(&self, flops: f64, bytes: f64, dtype: &str) -> f64 {
         self.launch_s + (flops / self.flops_per_s(dtype)).max(self.memory_s(bytes))
+    }
+
+    /// Time to copy `bytes` from the memory of the host or to it, seconds.
+    pub fn host_copy_s(&self, bytes: f64) -> f64 {
+        self.launch_s + bytes / self.host_bytes_per_s
     }
 
     /// Time to move `bytes` to and from memory, seconds.

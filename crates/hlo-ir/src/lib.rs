@@ -21,6 +21,7 @@ pub mod infer;
 mod inst_map;
 pub mod literal;
 pub mod localize;
+pub mod memory_space;
 pub mod module;
 pub mod monoid;
 pub mod names;

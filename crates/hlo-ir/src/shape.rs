@@ -74,6 +74,25 @@ pub struct Layout {
     pub dynamic_shape_metadata_prefix_bytes: i64,
 }
 
+/// A memory that arrays lie in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemorySpace {
+    /// The device's own: `S(0)`, which is not printed.
+    Device,
+    /// The host's, from which the device copies: `S(5)`.
+    Host,
+}
+
+impl MemorySpace {
+    /// The number in a layout, as `S(5)`.
+    pub fn number(self) -> i64 {
+        match self {
+            MemorySpace::Device => 0,
+            MemorySpace::Host => 5,
+        }
+    }
+}
+
 /// Tile dim that is combined with the next more minor one (`*` in text).
 pub const TILE_COMBINE: i64 = i64::MIN;
 
@@ -122,6 +141,18 @@ impl Layout {
 }
 
 impl ArrayShape {
+    /// The number of the memory space in the layout; 0 where there is none.
+    pub fn memory_space(&self) -> i64 {
+        self.layout.as_ref().map_or(0, |layout| layout.memory_space)
+    }
+
+    /// The same array in another memory, in the order of elements that it has; row-major where it says none.
+    pub fn in_memory(&self, space: MemorySpace) -> ArrayShape {
+        let order = self.layout.as_deref().cloned().unwrap_or_else(|| Layout::row_major(self.rank()));
+        let layout = Layout { memory_space: space.number(), ..order };
+        ArrayShape { layout: Some(Box::new(layout)), ..self.clone() }
+    }
+
     /// An array without layout.
     pub fn new(dtype: DType, dims: impl IntoIterator<Item = i64>) -> ArrayShape {
         ArrayShape { dtype, dims: dims.into_iter().collect(), dynamic: 0, layout: None }

@@ -12,6 +12,7 @@ use crate::segment::row_major;
 use crate::term::ArrayId;
 use hashbrown::HashMap;
 use hlo_ir::attrs::CustomAttrs;
+use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind};
 use hlo_ir::shardy::{self, attribute};
 use hlo_ir::tile_grid::TileGrid;
@@ -100,9 +101,12 @@ impl Prover {
         Some(self.arrays.value(each))
     }
 
-    /// A custom call that says how values are cut; `None` for any other one, and for annotations that are not understood.
+    /// A custom call that says how values are cut, or where they lie; `None` for any other one, and for annotations that are not understood.
     pub(crate) fn annotation(&mut self, side: &Side<'_>, inst: InstId, operands: &[Tree]) -> Option<Tree> {
         let module = side.module;
+        if let Some(CustomTarget::Move(_)) = CustomTarget::of(&module.inst(inst).attrs) {
+            return operands.first().cloned();
+        }
         let attrs = CustomAttrs::of(&module.inst(inst).attrs)?;
         let marks = module.inst(inst).marks.as_deref();
         let own = marks.map_or(&[][..], |marks| marks.frontend_attributes.as_slice());

@@ -43,7 +43,7 @@ impl Appender {
     }
 
     /// Appends an instruction of any shape, named after `hint`.
-    pub(crate) fn add_any(
+    pub fn add_any(
         self,
         module: &mut Module,
         (hint, opcode): (&str, Opcode),

@@ -26,6 +26,7 @@ mod fusions;
 mod interface;
 mod machine;
 mod memory_limit;
+mod offload_state;
 mod pairs;
 mod placement;
 mod problem;
@@ -52,4 +53,4 @@ pub use zero::{StateChoice, StateUnit, UnitForm, Zero};
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.
-pub const PASSES: &[&PassInfo] = &[&distribute_matrix_updates::INFO, &shard_weight_update::INFO];
+pub const PASSES: &[&PassInfo] = &[&distribute_matrix_updates::INFO, &offload_state::INFO, &shard_weight_update::INFO];

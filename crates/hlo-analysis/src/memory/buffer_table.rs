@@ -3,6 +3,7 @@
 use super::in_place::{is_rebuilt, viewed};
 use crate::values::{LeafRun, Through, condition_and_body, entered, handed_on};
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
+use hlo_ir::memory_space::is_on_host;
 use hlo_ir::op::{CalleeEntry, Flow, ShapeRule};
 use hlo_ir::{CompId, InstId, InstMap, Module, Opcode, Shape};
 use std::rc::Rc;
@@ -128,6 +129,11 @@ impl BufferTable {
     }
 }
 
+/// The bytes of a leaf in the device's own memory: none where it lies in the host's.
+pub(super) fn device_bytes(module: &Module, inst: InstId, leaf_idx: usize, leaf: &Shape) -> u64 {
+    if is_on_host(module, inst, leaf_idx) { 0 } else { leaf.memory_bytes() }
+}
+
 struct TableBuilder<'m> {
     module: &'m Module,
     results: &'m SecondaryMap<CompId, Rc<[ResultLeaf]>>,
@@ -221,7 +227,7 @@ impl TableBuilder<'_> {
                     }
                 };
                 table.buffers.push(LeafBuffer {
-                    bytes: shape.memory_bytes(),
+                    bytes: device_bytes(self.module, inst, leaf_idx, shape),
                     inst,
                     leaf: leaf_idx as u32,
                     source,

@@ -12,6 +12,7 @@
 //! - A dying value gives its memory to a result of the same size in these ops: elementwise ops, copies and sorts; fusions
 //!   that read it only at the place they write; dynamic-update-slice and scatter, where it is the target.
 //! - Of a conditional's branches the one that needs most counts; it owns what dies with it.
+//! - What lies in the memory of the host ([`hlo_ir::memory_space`]) takes none of the device's.
 //! - Inside of a fusion, a reducer or a custom call nothing counts.
 //! - Constants live all the time, counted once for each computation.
 //!
@@ -35,6 +36,7 @@ pub(crate) use updates::{behind_views, updated_operands};
 use buffer_table::{Action, BufferSource, BufferTable, END, control};
 use cranelift_entity::SecondaryMap;
 use hashbrown::HashMap;
+use hlo_ir::memory_space::is_on_host;
 use hlo_ir::op::Flow;
 use hlo_ir::{CompId, InstId, Module, Shape};
 use schedule_walk::{ContextId, Peak, PeakFinder, ResultMode, ResultSlot, WalkContext};
@@ -94,6 +96,8 @@ pub struct MemorySizes {
     pub constant_bytes: u64,
     /// What the peak takes beyond arguments, outputs (each counted once) and constants.
     pub temp_bytes: u64,
+    /// Parameters in the memory of the host; no other figure counts them.
+    pub host_bytes: u64,
 }
 
 /// The memory of one device.
@@ -126,6 +130,20 @@ pub fn memory_curve(module: &Module) -> (MemoryReport, Vec<MemoryPoint>) {
     let mut points = Vec::new();
     let report = measured(module, entry, Some(&mut points));
     (report, points)
+}
+
+/// The leaves of the entry's parameters whose memory a leaf of the result goes into, each with that leaf, both counted over all leaves: by
+/// `input_output_alias`, then donated parameters in order.
+pub fn carried_leaves(module: &Module) -> Vec<(usize, usize)> {
+    let Some(entry) = module.entry() else { return Vec::new() };
+    let (tables, _) = build_tables(module, &control_order(module, entry));
+    let Some(table) = tables.get(&entry) else { return Vec::new() };
+    let mut pairs: Vec<(usize, usize)> = pair_aliases(module, entry, table)
+        .into_iter()
+        .map(|(output, param)| (param as usize, output as usize))
+        .collect();
+    pairs.sort_unstable();
+    pairs
 }
 
 /// The peak memory of one computation, as if it were the entry. Aliases and donations count for the entry only.
@@ -184,7 +202,15 @@ impl<'m> Measuring<'m> {
         let output_bytes = table.root.iter().map(bytes_of).fold(0, u64::saturating_add);
         let aliased = table.root.iter().enumerate().filter(|(leaf, _)| aliases.contains_key(&(*leaf as u32)));
         let alias_bytes = aliased.map(|(_, buffer)| bytes_of(buffer)).fold(0, u64::saturating_add);
-        let sizes = MemorySizes { argument_bytes, output_bytes, alias_bytes, constant_bytes, ..MemorySizes::default() };
+        let host_bytes = host_bytes(module, comp);
+        let sizes = MemorySizes {
+            argument_bytes,
+            output_bytes,
+            alias_bytes,
+            constant_bytes,
+            host_bytes,
+            ..MemorySizes::default()
+        };
         let granted = finder.grant(context, 0);
         Some(Measuring { order, table, finder, granted, sizes })
     }
@@ -200,6 +226,21 @@ impl<'m> Measuring<'m> {
             ..self.sizes
         }
     }
+}
+
+/// The bytes of the parameters that lie in the memory of the host.
+fn host_bytes(module: &Module, comp: CompId) -> u64 {
+    let mut sum = 0u64;
+    for &param in &module.comp(comp).params {
+        let mut leaf_idx = 0;
+        module.shape(param).for_each_leaf(&mut |_, leaf| {
+            if is_on_host(module, param, leaf_idx) {
+                sum = sum.saturating_add(leaf.memory_bytes());
+            }
+            leaf_idx += 1;
+        });
+    }
+    sum
 }
 
 /// `comp` and the computations that run on operands of their own below it, callees before callers.

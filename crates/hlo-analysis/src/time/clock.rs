@@ -2,7 +2,8 @@
 //!
 //! The module need not be fused: each computation's fusible groups count as one kernel each ([`crate::fusion`]). A kernel is
 //! a task on the compute lane, a collective a task on the communication lane. What
-//! `copy-start` begins is a task on the copy lane: a copy engine reads and writes the bytes once, beside kernels and collectives. A task begins when its operands are there
+//! `copy-start` begins is a task on the copy lane: a copy engine reads and writes the bytes once, beside kernels and collectives; so is what moves an array
+//! to the memory of the host or back, at the speed of that link. A task begins when its operands are there
 //! and its lane is free. Among the tasks that could begin, a lane takes one by a rule: the longest chain of tasks behind it,
 //! the first in the text, or the first that a collective needs. Of the three rules the one that ends soonest counts.
 //!
@@ -17,7 +18,7 @@
 //! the whole array where not. Initial values of loops and results that are not free to be written over are copied.
 //!
 //! **Not counted**: layout copies that a backend adds, the host's part in loops, custom calls beyond their bytes (then
-//! [`ModuleTime::is_partial`]), the way of copies to and from the memory of the host (partial too). Cost: `n log n` in the module's instructions and tuple leaves.
+//! [`ModuleTime::is_partial`]). Cost: `n log n` in the module's instructions and tuple leaves.
 
 use super::exchange::{Exchange, Members, exchange_of, exchanged_bytes, members_of};
 use super::kernel::{KernelCost, Updates, instruction_cost, region_cost};
@@ -33,6 +34,8 @@ use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashMap;
 use hlo_cluster::CollectiveCost;
 use hlo_ir::cost::Costs;
+use hlo_ir::custom_target::CustomTarget;
+use hlo_ir::memory_space::is_on_host;
 use hlo_ir::op::{Begun, CollectiveRule, CostRule, Flow};
 use hlo_ir::view::is_view;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
@@ -136,9 +139,6 @@ fn run(
     let spans = progress.recorder.map_or_else(Vec::new, |recorder| recorder.unfold(module, entry));
     Ok((clock.times[entry], spans))
 }
-
-/// The memory space of the host in XLA's layouts: `S(5)`.
-const HOST_MEMORY: i64 = 5;
 
 /// Nested calls that are priced in their callers' place.
 const MAX_CALL_DEPTH: u32 = 64;
@@ -406,6 +406,11 @@ impl<'m> Clock<'m> {
                 let first = instruction.operands.first();
                 progress.makers[inst] = first.map_or_else(|| self.nothing(inst), |&o| progress.makers[o].clone());
             }
+            Flow::All if is_move(module, inst) => {
+                let bytes = module.shape(inst).memory_bytes() as f64;
+                let task = progress.task(Label::of(inst), Lane::Copy, self.machine.host_copy_s(bytes), operands);
+                progress.makers[inst] = SmallVec::from_elem(Some(task), module.shape(inst).n_leaves());
+            }
             Flow::Call | Flow::All => {
                 progress.time.is_partial |= matches!(row.cost, CostRule::Unknown(_) | CostRule::Communication);
                 if row.cost == CostRule::Free || is_token(module.shape(inst)) {
@@ -469,7 +474,12 @@ impl<'m> Clock<'m> {
         let module = self.module;
         let operands = module.inst(inst).operands.iter().copied();
         let bytes: f64 = operands.clone().map(|operand| module.shape(operand).memory_bytes() as f64).sum();
-        let seconds = self.machine.kernel_s(KernelWork { bytes: 2.0 * bytes, arithmetic_s: 0.0 });
+        let leaves = operands.clone().flat_map(|o| (0..module.shape(o).n_leaves()).map(move |leaf| (o, leaf)));
+        let results = (0..module.shape(inst).n_leaves()).map(|leaf| (inst, leaf));
+        let seconds = match leaves.chain(results).any(|(inst, leaf)| is_on_host(module, inst, leaf)) {
+            true => self.machine.host_copy_s(bytes),
+            false => self.machine.kernel_s(KernelWork { bytes: 2.0 * bytes, arithmetic_s: 0.0 }),
+        };
         let task = progress.task(Label::of(inst), Lane::Copy, seconds, operands);
         let mut makers: Makers = SmallVec::from_elem(Some(task), module.shape(inst).n_leaves());
         for run in handed_on(module, inst, Through::ALL) {
@@ -479,12 +489,6 @@ impl<'m> Clock<'m> {
             }
         }
         progress.makers[inst] = makers;
-        let mut is_of_host = false;
-        module.shape(inst).for_each_leaf(&mut |_, leaf| {
-            let layout = leaf.as_array().and_then(|array| array.layout.as_ref());
-            is_of_host |= layout.is_some_and(|layout| layout.memory_space == HOST_MEMORY);
-        });
-        progress.time.is_partial |= is_of_host;
     }
 
     /// Adds the task of a collective, whether it waits for its outcome or begins.
@@ -508,6 +512,11 @@ impl<'m> Clock<'m> {
         let task = progress.task(Label::of(inst), Lane::Communication, seconds, operands);
         progress.makers[inst] = SmallVec::from_elem(Some(task), module.shape(inst).n_leaves());
     }
+}
+
+/// Whether an instruction moves an array to the memory of the host or back.
+fn is_move(module: &Module, inst: InstId) -> bool {
+    matches!(CustomTarget::of(&module.inst(inst).attrs), Some(CustomTarget::Move(_)))
 }
 
 fn is_token(shape: &Shape) -> bool {

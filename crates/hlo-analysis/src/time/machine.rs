@@ -126,6 +126,11 @@ impl Machine {
         self.device.launch_s
     }
 
+    /// Seconds to copy `bytes` from the memory of the host or to it, with the launch.
+    pub fn host_copy_s(&self, bytes: f64) -> f64 {
+        self.device.host_copy_s(bytes)
+    }
+
     /// Seconds to move `bytes` to and from memory.
     pub fn memory_s(&self, bytes: f64) -> f64 {
         self.device.memory_s(bytes)

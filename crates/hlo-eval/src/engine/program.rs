@@ -145,7 +145,7 @@ impl Program {
             }
             EvalRule::Routine(EvalRoutine::Lockstep(LockstepRoutine::CustomCall)) => {
                 let target = CustomTarget::of(&instruction.attrs);
-                return operand(0).filter(|_| target == Some(CustomTarget::Annotation));
+                return operand(0).filter(|_| target.is_some_and(CustomTarget::is_identity));
             }
             EvalRule::Routine(
                 EvalRoutine::Parameter

@@ -30,7 +30,7 @@ impl Machine<'_> {
     ) -> Result<Spread, EvalError> {
         let attrs = &self.module.inst(inst).attrs;
         match CustomTarget::of(attrs) {
-            Some(CustomTarget::Annotation) => first(operands),
+            Some(CustomTarget::Annotation | CustomTarget::Move(_)) => first(operands),
             Some(CustomTarget::Group) => Ok(Spread::Same(Value::tuple([]))),
             Some(CustomTarget::Boundary(boundary)) => self.exchange_tiles(inst, boundary, &operands, active),
             None => {

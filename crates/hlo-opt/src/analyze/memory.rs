@@ -44,6 +44,8 @@ pub(crate) struct MemoryFacts {
     alias_bytes: u64,
     temp_bytes: u64,
     constant_bytes: u64,
+    /// Parameters in the memory of the host; no other figure counts them.
+    host_bytes: u64,
     /// From the outermost computation inwards.
     pub peak_at: Vec<String>,
     /// Buffers that live at the peak.
@@ -79,6 +81,7 @@ impl MemoryFacts {
             alias_bytes: report.sizes.alias_bytes,
             temp_bytes: report.sizes.temp_bytes,
             constant_bytes: report.sizes.constant_bytes,
+            host_bytes: report.sizes.host_bytes,
             peak_at: report.peak_at.iter().map(|&inst| module.inst_name(inst).to_string()).collect(),
             n_live_at_peak: report.live_at_peak.len(),
             live_at_peak: report.live_at_peak.iter().take(top).map(|live| BufferFact::of(module, live)).collect(),
@@ -98,6 +101,9 @@ impl MemoryFacts {
         );
         let _ = writeln!(out, "  constants {:>16}", grouped(self.constant_bytes));
         let _ = writeln!(out, "  temporary {:>16}", grouped(self.temp_bytes));
+        if self.host_bytes > 0 {
+            let _ = writeln!(out, "on the host {:>16} bytes beside these", grouped(self.host_bytes));
+        }
         let path: Vec<String> = self.peak_at.iter().map(|name| format!("%{name}")).collect();
         let place = if path.is_empty() { "the start".to_string() } else { path.join(" > ") };
         let _ = writeln!(out, "at {place}, {} buffers live:", self.n_live_at_peak);

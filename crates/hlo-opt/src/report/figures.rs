@@ -54,6 +54,8 @@ pub(crate) struct Figures {
     pub constant_bytes: u64,
     /// Everything else that is in memory at the peak.
     pub temp_bytes: u64,
+    /// Parameters in the memory of the host; no other figure counts them.
+    pub host_bytes: u64,
     /// The predicted time; none where the machine has another number of devices than the module.
     pub time: Option<Time>,
 }
@@ -155,6 +157,7 @@ impl Figures {
             alias_bytes: memory.alias_bytes,
             constant_bytes: memory.constant_bytes,
             temp_bytes: memory.temp_bytes,
+            host_bytes: memory.host_bytes,
             time: time.map(Time::from),
         }
     }

@@ -138,6 +138,10 @@ fn table(totals: &Totals, out: &mut String) {
     ] {
         row(what, size(both(of)), &percent(both(of)));
     }
+    let on_host = both(|figures| figures.host_bytes as f64);
+    if on_host != [0.0; 2] {
+        row("  beside, on the host", size(on_host), "");
+    }
     if let (Some(before), Some(after)) = (before.time, after.time) {
         let values = [before, after].map(|time| time.critical_path_s);
         row("time, predicted", values.map(seconds), &percent(values));

@@ -192,7 +192,8 @@ pub(crate) fn why_per_device(module: &Module) -> Option<String> {
         let node = module.inst(inst);
         let is_result = Some(node.parent) == entry
             && (node.opcode == Opcode::Parameter || module.comp(node.parent).root.expand() == Some(inst));
-        CustomTarget::of(&node.attrs).is_some() || (module.sharding(inst).is_some() && !is_result)
+        CustomTarget::of(&node.attrs).is_some_and(CustomTarget::is_of_partitioner)
+            || (module.sharding(inst).is_some() && !is_result)
     };
     let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
     let text =

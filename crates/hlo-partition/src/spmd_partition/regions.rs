@@ -29,11 +29,15 @@ impl Lowering<'_> {
     /// What an instruction becomes that says how a value is cut, or that begins or ends a region; `None` for all others.
     pub(super) fn lower_region_end(&mut self, inst: InstId) -> Result<Option<Leaves>, PartitionError> {
         let Some(target) = CustomTarget::of(&self.module.inst(inst).attrs) else { return Ok(None) };
+        if !target.is_of_partitioner() {
+            return Ok(None);
+        }
         let mut leaves = Leaves::new();
         for operand in self.module.inst(inst).operands.clone() {
             leaves.extend(self.leaves(operand)?);
         }
         match target {
+            CustomTarget::Move(_) => Ok(None),
             CustomTarget::Group => Ok(Some(Leaves::new())),
             CustomTarget::Annotation => {
                 for (k, leaf) in leaves.iter_mut().enumerate() {
