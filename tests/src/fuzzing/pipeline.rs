@@ -10,6 +10,7 @@ use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs, entry_leaves, run};
 use hlo_ir::cost::Costs;
 use hlo_ir::literal::Scalar;
 use hlo_ir::print::{PrintOptions, print_module};
+use hlo_ir::sharding::Sharding;
 use hlo_ir::verify::verify;
 use hlo_ir::{DType, Literal, Module, Shape};
 use hlo_opt::registry;
@@ -32,6 +33,8 @@ const EXACT: [&str; 9] = [
     "fuse",
 ];
 const MAX_DEVICES: usize = 16;
+/// Tiles that one sharding makes: each has a row in what a partitioner looks at, so that a million take seconds.
+const MAX_TILES: i64 = 1 << 16;
 const MAX_INPUT_BYTES: u64 = 1 << 20;
 /// Arithmetic of all instructions, each once: with the sanitizer a product of 1024 x 1024 takes longer than a case may.
 const MAX_FLOPS: u64 = 1 << 26;
@@ -42,7 +45,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
     let Ok(text) = std::str::from_utf8(bytes) else { return Ok(()) };
     let pipeline = headers(text, "pass").next().unwrap_or(CLEAN_UPS);
     let Some(before) = verified(text) else { return Ok(()) };
-    if before.n_devices() > MAX_DEVICES {
+    if before.n_devices() > MAX_DEVICES || makes_many_tiles(&before) {
         return Ok(());
     }
     let mut after = before.clone();
@@ -56,6 +59,16 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
             .map_err(|why| format!("{pipeline}: {why}\n{}", print_module(&after, &PrintOptions::default()))),
         false => Ok(()),
     }
+}
+
+fn makes_many_tiles(module: &Module) -> bool {
+    let insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    let leaves = insts.filter_map(|&inst| module.sharding(inst)).flat_map(|sharding| match sharding {
+        Sharding::Single(leaf) => std::slice::from_ref(leaf),
+        Sharding::Tuple(leaves) => leaves,
+    });
+    let n_tiles = |dims: hlo_ir::Dims| dims.iter().fold(1i64, |n, &dim| n.saturating_mul(dim));
+    leaves.filter_map(|leaf| leaf.tiles_of_dims()).any(|dims| n_tiles(dims) > MAX_TILES)
 }
 
 /// Runs a pipeline and holds each pass to its contract; none if the text is no pipeline.
