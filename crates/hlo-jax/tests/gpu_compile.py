@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Without a GPU no kernel can be timed.
@@ -29,6 +30,8 @@ import hlo_opt.jax as ho
 import jax
 from described_h100 import described_mesh
 from hlo_opt import Module, _native
+from hlo_opt.jax import private, sharding
+from hlo_opt.jax.plan import Memory
 from hlo_opt.jax.partitioned import local_shape, physical
 from jax.sharding import Mesh
 from rivals import by_gspmd, donated, split, zero_by_hand
@@ -50,6 +53,11 @@ GATHERS_APART = {
     "xla_gpu_all_gather_combine_threshold_bytes": 1,
     "xla_gpu_experimental_parallel_collective_overlap_limit": 8,
 }
+
+#: State of these scripts that lies on the host: much smaller than that of real ones.
+LEAST_OFFLOADED_BYTES = 64 << 10
+#: So much of the bytes of state on the host is saved at the peak, at least.
+HELD_BACK = 0.8
 
 AS_IT_IS = "as it is"
 OPTIMIZER_STATE = "GSPMD, optimizer state"
@@ -161,6 +169,48 @@ def apart(mode: int) -> str:
     return f"{zero(mode)}, gathers apart"
 
 
+def offloaded(mode: int) -> str:
+    """What a way is called whose optimizer state lies in the memory of the host."""
+    return f"{zero(mode)}, state on the host"
+
+
+def lower_offloaded(step: ho.ZeroStep, *args: Any) -> Any:
+    """The program of a step with state on the host, lowered. JAX knows no kinds of memory of devices that are only
+    described, and XLA compiles no such program without them: so they are put in before it is compiled."""
+    of_lowered = jax.stages.Lowered
+    compile_probe = of_lowered.compile
+
+    def compile_no_program(lowered: Any, *args: Any, **options: Any) -> Any:
+        return compile_probe(lowered, *args, **options) if args or options else None
+
+    with (
+        mock.patch.object(private, "has_host_memory", lambda _: True),
+        mock.patch.object(of_lowered, "compile", compile_no_program),
+        mock.patch.object(Memory, "of", lambda _: None),
+    ):
+        plan = step.plan(*args)
+    lowered = plan.call.lower(*plan._described())
+    on_host = {"arg_attrs": plan.sharded.on_host, "res_attrs": plan.sharded.outputs_on_host}
+    private.set_memory_kinds(lowered, on_host)
+    return lowered
+
+
+def check_offloaded(mode: int, step: ho.ZeroStep, rows: dict[str, Compiled], n_bytes: int, is_quick: bool) -> list[str]:
+    """What does not hold of what is promised of state on the host, of which ``n_bytes`` lie there: sentences."""
+    row, base, failures = rows[offloaded(mode)], rows[zero(mode)], []
+    sharded = step.last_plan.sharded
+    expected = sum(held_bytes(step.last_plan, n) for n in sharded.on_host)
+    if n_bytes != expected or expected == 0:
+        failures.append(f"expected {expected} bytes on the host, found {n_bytes}")
+    if row.arguments != base.arguments - expected:
+        failures.append(f"expected {base.arguments - expected} bytes of arguments, found {row.arguments}")
+    # Where the most memory is taken while state is updated, nothing is saved.
+    least = HELD_BACK * expected if is_quick else -0.001 * base.own
+    if base.own - row.own < least:
+        failures.append(f"expected {least:.0f} bytes less than {base.own} in all, found {row.own}")
+    return failures
+
+
 def bytes_by_kind(exchanges: list[Exchange]) -> dict[str, float]:
     """The bytes of operands of all collectives of each kind."""
     found: dict[str, float] = collections.defaultdict(float)
@@ -199,6 +249,16 @@ def rows_of(name: str, mesh: Mesh, with_others: bool) -> tuple[dict[str, Compile
         if len(refused) < 4:
             found.append(f"expected the step as it is to be refused for four reasons, found {refused}")
         failures += [f"{name}, mode {mode}: {sentence}" for sentence in found]
+    for mode in (1, 3) if with_others else (1,):
+        step = ho.zero(script.step, mode=mode, machine="h100", strict=True, offload=True)
+        with mock.patch.object(sharding, "LEAST_OFFLOADED_BYTES", LEAST_OFFLOADED_BYTES):
+            lowered = lower_offloaded(step, *arguments, *statics)
+        if not step.last_plan.sharded.on_host:
+            continue  # a loop that holds the whole training has its state within
+        rows[offloaded(mode)], executable = compiled(lambda lowered=lowered: lowered)
+        n_bytes = executable.memory_analysis().host_argument_size_in_bytes
+        found = check_offloaded(mode, step, rows, n_bytes, name in QUICK)
+        failures += [f"{name}, mode {mode}, on the host: {sentence}" for sentence in found]
     return rows, failures
 
 
@@ -235,6 +295,13 @@ def has_async(row: Compiled, kind: str) -> bool:
 def nbytes(tree: Any) -> int:
     """The bytes of all leaves."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def held_bytes(plan: Any, number: int) -> int:
+    """The bytes of a kept argument on one device, as the program takes it."""
+    leaf = jax.tree.map(physical, plan._described()[number])
+    spec, mesh = plan.sharded.param_specs[number], plan.sharded.mesh
+    return nbytes(jax.ShapeDtypeStruct(local_shape(leaf.shape, spec, mesh), leaf.dtype))
 
 
 def donated_bytes(plan: Any) -> int:

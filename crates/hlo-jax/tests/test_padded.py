@@ -13,6 +13,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+from hlo_opt.jax import sharding
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from training_scripts import along, mesh_of, normal, whole
@@ -275,3 +276,42 @@ def test_another_step_takes_what_one_has_padded():
     _, plain, _, _ = make(8, wrapped=False)
     expected, _ = train(plain, whole(mesh, init()), batch, range(5))
     np.testing.assert_allclose([*losses, *more], expected[2:], atol=2e-5)
+
+
+def test_padded_state_lies_on_the_host(monkeypatch):
+    monkeypatch.setattr(sharding, "LEAST_OFFLOADED_BYTES", 1024)
+    mesh, tx = mesh_of(8), optax.adam(1e-3)
+
+    def step(params, opt, x):
+        def loss_fn(params):
+            hidden = x
+            for weight in params:
+                hidden = jnp.tanh(hidden @ weight)
+            return jnp.mean(hidden**2)
+
+        loss, grads = jax.value_and_grad(loss_fn)(params)
+        updates, opt = tx.update(grads, opt, params)
+        return optax.apply_updates(params, updates), opt, loss
+
+    def init():
+        params = [jnp.asarray(normal(n, 101, 101), jnp.float32) for n in range(4)]
+        return params, tx.init(params)
+
+    jitted = jax.jit(step, donate_argnums=(0, 1))
+    batch = lambda i: along(mesh, (normal(100 + i, 16, 101).astype(jnp.float32),))
+    expected, _ = train(ho.zero(jitted, strict=True, mode=1), init(), batch, range(6))
+    offloading = ho.zero(jitted, strict=True, mode=1, offload=True)
+    losses, state = train(offloading, init(), batch, range(3))
+    on_host = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, ho.PaddedArray) and is_on_host(leaf.held)]
+    assert len(on_host) == 8
+    # As an array it is the whole one, in the devices' memory.
+    assert not any(is_on_host(leaf.whole()) or is_on_host(leaf + 0) for leaf in on_host)
+    pickled = pickle.loads(pickle.dumps(state))
+    more, _ = train(offloading, copy.deepcopy(state), batch, range(3, 6))
+    np.testing.assert_array_equal(losses + more, expected)
+    again, _ = train(offloading, pickled, batch, range(3, 6))
+    np.testing.assert_array_equal(again, more)
+
+
+def is_on_host(array) -> bool:
+    return array.sharding.memory_kind == "pinned_host"

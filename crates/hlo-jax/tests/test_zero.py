@@ -5,6 +5,7 @@ from __future__ import annotations
 import hlo_opt.jax as ho
 import jax
 import pytest
+from hlo_opt.jax import sharding
 from training import check_trains_alike
 from training_scripts import SCRIPTS, mesh_of
 
@@ -116,3 +117,42 @@ def check_shards(whole, in_shards, n_devices: int) -> None:
             n_cut += 1
     if n_devices != 3:
         assert n_cut > 0
+
+
+def on_host(state) -> list:
+    """The leaves that lie in the memory of the host."""
+    leaves = [getattr(leaf, "held", leaf) for leaf in jax.tree.leaves(state)]
+    return [leaf for leaf in leaves if leaf.sharding.memory_kind == "pinned_host"]
+
+
+OFFLOADED = ("flax_transformer", "plain_pytree", "scan_layers", "bf16_masters")
+#: The state of this one is carried by a loop in the program, so that none of it can wait on the host.
+ALL_IN_A_LOOP = "loop_in_jit"
+
+
+@pytest.mark.parametrize("mode", [1, pytest.param(3, marks=pytest.mark.more)])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in OFFLOADED else pytest.mark.more) for n in SCRIPTS])
+def test_optimizer_state_lies_on_the_host(name, mode, monkeypatch):
+    monkeypatch.setattr(sharding, "LEAST_OFFLOADED_BYTES", 256)
+    make = lambda: SCRIPTS[name](mesh_of(8))
+    change = lambda step: ho.zero(step, mode=mode, offload=True, strict=True)
+    before, _, after, state = check_trains_alike(make, change, f"{name} {mode} offloaded")
+    if name == ALL_IN_A_LOOP:
+        assert not on_host(state)
+        return
+    assert on_host(after.optimizer(state)), "no optimizer state lies on the host"
+    assert not on_host(ho.replicate(state))
+
+
+def test_a_limit_offloads_as_little_as_it_asks_for(monkeypatch):
+    monkeypatch.setattr(sharding, "LEAST_OFFLOADED_BYTES", 256)
+    all_of_it, step = plan_of("plain_pytree", 1, offload=True, strict=True)
+    free, _ = plan_of("plain_pytree", 1, strict=True)
+    n_all = len(all_of_it.sharded.on_host)
+    peaks = [plan.sharded.ways[plan.sharded.taken].peak_bytes for plan in (all_of_it, free)]
+    assert n_all > 1 and peaks[0] < peaks[1]
+    some = sharding.shard(all_of_it.partitioned, 1, sum(peaks) // 2, None, None, True)
+    assert 0 < len(some.on_host) < n_all
+    none = sharding.shard(all_of_it.partitioned, 1, peaks[1], None, None, True)
+    assert not none.on_host
+    assert "on the host" in str(ho.report(step))

@@ -79,6 +79,8 @@ class Memory:
     """What the peak takes beyond arguments, outputs and constants."""
     constant_bytes: int
     """Constants."""
+    host_bytes: int
+    """Parameters in the memory of the host; no other figure counts them."""
     peak_at: tuple[str, ...]
     """Where the peak is: an instruction of the entry, then one in what it calls there, and so on."""
     n_live_at_peak: int

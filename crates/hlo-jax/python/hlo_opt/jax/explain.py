@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import html
+import math
 import os
 import tempfile
 
 from hlo_opt import _native
 from hlo_opt.jax.held import HeldStep, expect_step
 from hlo_opt.jax.partition import PartitionStep
-from hlo_opt.jax.partitioned import physical
+from hlo_opt.jax.partitioned import local_shape, physical
 from hlo_opt.jax.plan import Plan
 from hlo_opt.jax.sharding import EQUAL_TIMES, Way, seconds, state_pairs
 from hlo_opt.jax.wrapped import WrappedStep, is_off
@@ -57,6 +58,12 @@ class Report:
                 lines.append(f"  {'combined':<9} {0:>9} {time:>12}   (collectives put together, as XLA does)")
         lines += self._price()
         lines += self._by_xla()
+        if sharded.on_host:
+            moved = sum(self._local_bytes(n) for n in sharded.on_host) / 2**20
+            lines.append(
+                f"  {len(sharded.on_host)} of them lie in the memory of the host: {moved:.2f} MiB of each device, copied there "
+                "and back in each step"
+            )
         lines.append("in shards:")
         lines += _some([f"  {step.describe(n, sharded.param_specs[n])}{self._held_as(n)}" for n in sharded.cut])
         large = [n for n in range(len(step.kept)) if n not in sharded.cut and self._bytes(n) >= 1024]
@@ -114,7 +121,17 @@ class Report:
     def _held_as(self, number: int) -> str:
         """In what other shape an argument is held."""
         padding = self._plan.sharded.param_paddings.get(number)
-        return "" if padding is None else f", held as {list(padding.padded)}"
+        held = "" if padding is None else f", held as {list(padding.padded)}"
+        return f"{held}, on the host" if number in self._plan.sharded.on_host else held
+
+    def _local_bytes(self, number: int) -> int:
+        """What one device has of an argument."""
+        sharded, step = self._plan.sharded, self._plan.partitioned
+        padding = sharded.param_paddings.get(number)
+        aval = physical(step.avals[step.kept[number]])
+        shape = aval.shape if padding is None else padding.padded
+        cut = local_shape(shape, sharded.param_specs[number], sharded.mesh)
+        return math.prod(cut) * aval.dtype.itemsize
 
     def _bytes(self, number: int) -> int:
         aval = physical(self._plan.partitioned.avals[self._plan.partitioned.kept[number]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -15,10 +15,22 @@ from jax.sharding import Mesh, PartitionSpec
 class Program:
     """A program as a parameter of the primitive: compared and hashed by identity."""
 
-    def __init__(self, code: bytes, params: Sequence[Any], results: Sequence[Any], weak: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        code: bytes,
+        params: Sequence[Any],
+        results: Sequence[Any],
+        weak: Sequence[bool],
+        on_host: Collection[int] = (),
+    ) -> None:
+        """``on_host`` has the numbers of the results that lie in the memory of the host."""
         self.code = code
         self.params = tuple((p.shape, str(p.dtype)) for p in params)
-        self.results = tuple(jax.core.ShapedArray(r.shape, r.dtype, weak_type=w) for r, w in zip(results, weak))
+        made = []
+        for number, (result, is_weak) in enumerate(zip(results, weak)):
+            space = {"memory_space": private.host_space()} if number in on_host else {}
+            made.append(jax.core.ShapedArray(result.shape, result.dtype, weak_type=is_weak, **space))
+        self.results = tuple(made)
 
     def __repr__(self) -> str:
         return f"<program of {len(self.params)} parameters>"

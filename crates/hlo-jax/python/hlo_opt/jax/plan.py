@@ -40,6 +40,11 @@ def whole_of(leaf: Any) -> NamedSharding | None:
     return None if given is None else given[1]
 
 
+def is_replicated(sharding: NamedSharding) -> bool:
+    """Whether each device has the whole of an array in its own memory."""
+    return sharding.is_fully_replicated and not private.is_of_host(sharding)
+
+
 def as_whole(tree: Any) -> Any:
     """A tree with the leaves that plans have cut put together again."""
 
@@ -61,6 +66,7 @@ class Options:
     machine: str | None
     deadline_s: float | None
     strict: bool
+    offload: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +232,7 @@ class Plan:
     def _remember(self, carried: Iterable[tuple[NamedSharding, NamedSharding]], specs: str) -> None:
         """Notes what leaves were that are cut now: of each the sharding that arrays carry, and the one asked for."""
         for (sharding, asked), before in zip(carried, getattr(self.partitioned, specs)):
-            if asked.spec != before:
+            if asked.spec != before or private.is_of_host(asked):
                 remember(sharding, NamedSharding(self.partitioned.mesh, before))
 
     def cut_leaves(self) -> list[tuple[int, NamedSharding, NamedSharding]]:
@@ -318,6 +324,7 @@ def _function_of(step: Partitioned, sharded: Sharded, name: str) -> Callable[...
         [_local(aval, spec, mesh) for aval, spec in zip(params, sharded.param_specs)],
         [_local(aval, spec, mesh) for aval, spec in zip(results, sharded.output_specs)],
         step.weak,
+        sharded.outputs_on_host,
     )
     function = global_function(program, mesh, sharded.param_specs, sharded.output_specs)
     keys = [_key_impl(output) for output in step.outputs]
@@ -395,7 +402,7 @@ def _move_leaves(leaves: list, moves: Sequence[tuple[int, NamedSharding, bool]])
         if not isinstance(leaf, jax.Array) or leaf.sharding.is_equivalent_to(wanted, leaf.ndim):
             continue
         in_shards = jax.device_put(leaf, wanted)
-        if is_donated and n_places[id(leaf)] == 1 and not wanted.is_fully_replicated:
+        if is_donated and n_places[id(leaf)] == 1 and not is_replicated(wanted):
             in_shards.block_until_ready()
             leaf.delete()
         leaves[number] = in_shards

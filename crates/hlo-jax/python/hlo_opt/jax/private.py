@@ -12,7 +12,7 @@ import copy
 import io
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -36,6 +36,7 @@ def missing() -> list[str]:
         "jax.extend.xla.register_hlo_module_transformation": _transformations,
         "jax._src.compiler.backend_compile_and_load": _compiler,
         "jax._src.array.ArrayImpl": array_type,
+        "jax.memory.Space": host_space,
         "jax._src.interpreters.pxla.shard_arg_handlers": _array_tables,
     }
     lacking = []
@@ -269,6 +270,46 @@ def _layouts(module: bytes) -> str:
         if depth == 0:
             return layouts[: end + 1]
     return layouts
+
+
+#: The kind of memory of the host that devices copy from by themselves.
+HOST_MEMORY = "pinned_host"
+
+
+def is_of_host(sharding: Any) -> bool:
+    """Whether arrays with this sharding lie in the memory of the host."""
+    return getattr(sharding, "memory_kind", None) == HOST_MEMORY
+
+
+def has_host_memory(device: Any) -> bool:
+    """Whether arrays of this device can lie in the memory of its host."""
+    return any(memory.kind == HOST_MEMORY for memory in device.addressable_memories())
+
+
+def host_space() -> Any:
+    """The memory space of the host, as abstract values have it."""
+    return jax.memory.Space.Host
+
+
+def on_host(module: bytes) -> tuple[frozenset[int], frozenset[int]]:
+    """The numbers of the parameters and of the outputs of a module that lie in the memory of the host."""
+    params, _, results = _layouts(module).removeprefix("{").partition("->")
+    numbers = lambda shapes: frozenset(n for n, shape in enumerate(_split(shapes)) if "S(5)" in shape)
+    return numbers(params), numbers(results.removesuffix("}"))
+
+
+def _split(shapes: str) -> list[str]:
+    """The parts of a list in parentheses, as ``(f32[2,3]{1,0:T(8,128)}, s32[])``; another text is one part."""
+    if not shapes.startswith("("):
+        return [shapes]
+    parts, depth = [""], 0
+    for letter in shapes[1:-1]:
+        depth += {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def _register_hook(platforms: Sequence[str]) -> None:
@@ -563,6 +604,23 @@ def _drop_shardings(module: Any) -> None:
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
+
+
+def set_memory_kinds(lowered: Any, on_host: dict[str, Collection[int]]) -> None:
+    """Says of a lowered program which arguments (``arg_attrs``) and results (``res_attrs``) lie in the memory of the host, by
+    their numbers; all others lie on the device. JAX says it itself where the devices are there."""
+    from jaxlib.mlir import ir
+
+    module = lowered._lowering._hlo
+    attributes = _main_of(module).attributes
+    with module.context:
+        for of_all, numbers in on_host.items():
+            made = []
+            for number, entry in enumerate(attributes[of_all]):
+                kind = HOST_MEMORY if number in numbers else "device"
+                others = {e.name: e.attr for e in entry}
+                made.append(ir.DictAttr.get({**others, "mhlo.memory_kind": ir.StringAttr.get(kind)}))
+            attributes[of_all] = ir.ArrayAttr.get(made)
 
 
 def _drop_copies(module: Any) -> None:

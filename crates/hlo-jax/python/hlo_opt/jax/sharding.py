@@ -13,13 +13,16 @@ from typing import Any
 
 import jax
 from hlo_opt import _native
-from hlo_opt.jax import layout, padded
+from hlo_opt.jax import layout, padded, private
 from hlo_opt.jax.padded import Padding
 from hlo_opt.jax.partitioned import Declined, Partitioned, physical
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 #: Times nearer than this share of each other are taken as equal: a prediction is no better.
 EQUAL_TIMES = 0.02
+
+#: State that is smaller stays on the device: each copy has a latency.
+LEAST_OFFLOADED_BYTES = 1 << 20
 
 #: What XLA's own combiners put together again, and StableHLO has no words for.
 SEPARATE = "split-tuple-all-reduce{ops=all},dce"
@@ -66,6 +69,7 @@ class Sharded:
             there is nothing to combine.
         page_args: the arguments with which the command line makes the page about it.
         param_paddings, output_paddings: of those that are held in another shape their numbers, and how.
+        on_host, outputs_on_host: the numbers of the parameters and outputs that lie in the memory of the host.
     """
 
     module: bytes
@@ -82,6 +86,8 @@ class Sharded:
     page_args: list[str]
     param_paddings: dict[int, Padding] = dataclasses.field(default_factory=dict)
     output_paddings: dict[int, Padding] = dataclasses.field(default_factory=dict)
+    on_host: frozenset[int] = frozenset()
+    outputs_on_host: frozenset[int] = frozenset()
 
 
 def state_pairs(step: Partitioned) -> list[tuple[int, int]]:
@@ -150,19 +156,19 @@ def check_deadline(deadline_s: float | None) -> None:
         raise ValueError(f"deadline_s: expected a positive number of seconds, found {deadline_s!r}")
 
 
-def _run(step: Partitioned, preset: str, machine: str | None, deadline_s: float | None) -> dict[str, Any]:
+def _run(step: Partitioned, preset: str, passes: str, machine: str | None, deadline_s: float | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
-        return _run_in(folder, step, preset, machine, deadline_s)
+        return _run_in(folder, step, preset, passes, machine, deadline_s)
 
 
 def _run_in(
-    folder: str, step: Partitioned, preset: str, machine: str | None, deadline_s: float | None
+    folder: str, step: Partitioned, preset: str, passes: str, machine: str | None, deadline_s: float | None
 ) -> dict[str, Any]:
     report = os.path.join(folder, "report.json")
     of_machine = [] if machine is None else ["--machine", machine]
     what = ["--preset", preset, *of_machine]
     limit = [] if deadline_s is None else ["--timeout", repr(float(deadline_s))]
-    args = [*what, *limit, "--pass", SEPARATE, "--output-format", "proto", "-o", folder, "--report-file", report, "-"]
+    args = [*what, *limit, "--pass", passes, "--output-format", "proto", "-o", folder, "--report-file", report, "-"]
     code, _, said = _native.run(args, step.module)
     if code != 0:
         raise Declined(said.strip())
@@ -203,10 +209,22 @@ def _way(mode: int, cut: Iterable[int], figures: dict[str, Any], step_s: float |
     )
 
 
+def _said(pairs: list[tuple[int, int]]) -> str:
+    text = ",".join(f"{param}:{output}" for param, output in pairs)
+    return f",state-pairs=[{text}]" if pairs else ""
+
+
+def _passes(offload: bool, pairs: list[tuple[int, int]], memory_limit: int | None) -> str:
+    """What follows the preset."""
+    if not offload:
+        return SEPARATE
+    options = f"min-bytes={LEAST_OFFLOADED_BYTES},memory-limit={memory_limit or 0}{_said(pairs)}"
+    return f"{SEPARATE},offload-state{{{options}}}"
+
+
 def _options(step: Partitioned, mode: int, pairs: list[tuple[int, int]], memory_limit: int | None) -> str:
     keep = {1: "no", 2: "auto", 3: "yes"}[mode]
-    text = ",".join(f"{param}:{output}" for param, output in pairs)
-    said = f",state-pairs=[{text}]" if pairs else ""
+    said = _said(pairs)
     # What the script cuts itself has tiles, and padding within each of them is no padding of the whole.
     is_whole = not any(axes is not None for param, _ in pairs for axes in step.param_specs[param])
     cuts = "padded" if is_whole and padded.is_known() else "even"
@@ -216,10 +234,15 @@ def _options(step: Partitioned, mode: int, pairs: list[tuple[int, int]], memory_
 
 
 def shard(
-    step: Partitioned, mode: str | int, memory_limit: int | None, machine: str | None, deadline_s: float | None
+    step: Partitioned,
+    mode: str | int,
+    memory_limit: int | None,
+    machine: str | None,
+    deadline_s: float | None,
+    offload: bool = False,
 ) -> Sharded:
     """Compares the ways of a mode, takes one, and says how its state is cut. Where no way is predicted to fit the limit,
-    the one that takes least is taken.
+    the one that takes least is taken. ``offload`` moves state to the memory of the host: all, or as the limit asks.
 
     Raises:
         Declined: what the compiler says, or that the passes had no time left.
@@ -231,20 +254,23 @@ def shard(
     made: list[dict[str, Any]] = []
     for of_mode in asked:
         options = lambda limit, of_mode=of_mode: _options(step, of_mode, pairs, limit)
+        passes = _passes(offload, pairs, memory_limit)
         try:
-            module = _run(step, options(memory_limit), machine, deadline_s)
+            module = _run(step, options(memory_limit), passes, machine, deadline_s)
         except Declined as why:
             least = re.search(r"error\[memory-limit\].*found (\d+) bytes at least", str(why))
             if least is None:
                 raise
-            module = _run(step, options(int(least.group(1))), machine, deadline_s)
+            module = _run(step, options(int(least.group(1))), passes, machine, deadline_s)
         totals, choice = module["totals"], module["choice"]
         candidates = choice["candidates"]
         if not ways:
             ways.append(_way(0, (), totals["before"], candidates[0]["critical_path_s"]))
-        chosen = candidates[choice["chosen"]]
+        step_s = candidates[choice["chosen"]]["critical_path_s"]
+        if private.on_host(module["proto"])[0]:
+            step_s = totals["after"]["time"]["critical_path_s"]
         cut = [leaf["index"] for leaf in module["manifest"]["params"] if leaf["sharded"]]
-        ways.append(_way(of_mode, cut, totals["after"], chosen["critical_path_s"]))
+        ways.append(_way(of_mode, cut, totals["after"], step_s))
         made.append(module)
     taken = _choose(ways, memory_limit)
     return _placed(step, made[taken - 1], ways, taken, _combined_step_s(step, machine))
@@ -282,6 +308,9 @@ def _placed(
     else:
         groups = next(leaf["groups"] for leaf in manifest["params"] if leaf["sharded"])
         raise Declined(f"the mesh {dict(step.mesh.shape)} has no axis over the groups {groups}, in which state is cut")
+    on_host, outputs_on_host = private.on_host(module["proto"])
+    if on_host and not private.has_host_memory(step.mesh.devices.flat[0]):
+        raise Declined(f"offload: the devices have no memory of the kind {private.HOST_MEMORY}")
     return Sharded(
         module=module["proto"],
         ways=ways,
@@ -289,14 +318,16 @@ def _placed(
         mesh=mesh,
         param_specs=param_specs,
         output_specs=output_specs,
-        param_shardings=_shardings(params, param_specs, step.mesh, mesh),
-        output_shardings=_shardings(outputs, output_specs, step.mesh, mesh),
+        param_shardings=_shardings(params, param_specs, on_host, step.mesh, mesh),
+        output_shardings=_shardings(outputs, output_specs, outputs_on_host, step.mesh, mesh),
         cut=cut,
         machine=module["totals"]["machine"],
         combined_s=combined_s,
         page_args=module["page_args"],
         param_paddings={n: leaf.padding for n, leaf in enumerate(params) if leaf.padding is not None},
         output_paddings={n: leaf.padding for n, leaf in enumerate(outputs) if leaf.padding is not None},
+        on_host=on_host,
+        outputs_on_host=outputs_on_host,
     )
 
 
@@ -338,12 +369,15 @@ def _specs(leaves: list[_Leaf], before: Mesh, mesh: Mesh) -> list[PartitionSpec 
     return specs
 
 
-def _shardings(leaves: list[_Leaf], specs: list[PartitionSpec | None], before: Mesh, mesh: Mesh) -> list[NamedSharding]:
+def _shardings(
+    leaves: list[_Leaf], specs: list[PartitionSpec | None], on_host: frozenset[int], before: Mesh, mesh: Mesh
+) -> list[NamedSharding]:
     """How arrays lie: what is not cut once more keeps the script's mesh."""
-    return [
+    found = [
         NamedSharding(before, leaf.before) if leaf.cut is None else NamedSharding(mesh, spec)
         for leaf, spec in zip(leaves, specs)
     ]
+    return [s.with_memory_kind(private.HOST_MEMORY) if n in on_host else s for n, s in enumerate(found)]
 
 
 def _why_nothing(step: Partitioned, module: dict[str, Any]) -> str:

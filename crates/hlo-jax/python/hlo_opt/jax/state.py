@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from hlo_opt.jax.held import expect_plain
 from hlo_opt.jax.padded import PaddedArray
-from hlo_opt.jax.plan import remember
+from hlo_opt.jax.plan import is_replicated, remember
 from hlo_opt.jax.wrapped import WrappedStep, is_off
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -72,7 +72,7 @@ def init(init_fn: Callable[[], Any], step: WrappedStep, *rest: Any, **named: Any
     for n, sharding in enumerate(leaves):
         if n in places:
             state[n] = PaddedArray(state[n], places[n])
-        elif not sharding.is_fully_replicated:
+        elif not is_replicated(sharding):
             remember(state[n].sharding, whole)
     return jax.tree.unflatten(tree, state)
 
@@ -95,13 +95,13 @@ def _mesh_of(tree: Any) -> Any:
 
 
 def replicate(tree: Any) -> Any:
-    """The arrays of a tree, each whole on every device, as a function with replicated ``in_shardings`` wants them."""
+    """The arrays of a tree, each whole in the memory of every device, as a function with replicated ``in_shardings`` wants them."""
 
     def whole(leaf: Any) -> Any:
         if isinstance(leaf, PaddedArray):
             return leaf.whole()
         sharding = getattr(leaf, "sharding", None)
-        if isinstance(sharding, NamedSharding) and not sharding.is_fully_replicated:
+        if isinstance(sharding, NamedSharding) and not is_replicated(sharding):
             return jax.device_put(leaf, NamedSharding(sharding.mesh, PartitionSpec()))
         return leaf
 

@@ -37,7 +37,7 @@ class ZeroStep(WrappedStep):
         step, options = partition(self.unwrapped, args, kwargs), self._options
         limit, tried, peaks = options.memory_limit, [], set()
         while len(tried) < MOST_TRIES:
-            sharded = shard(step, options.mode, limit, options.machine, options.deadline_s)
+            sharded = shard(step, options.mode, limit, options.machine, options.deadline_s, options.offload)
             predicted = sharded.ways[sharded.taken].peak_bytes
             if predicted in peaks:
                 break
@@ -65,6 +65,7 @@ def zero(
     *,
     mode: str | int = "auto",
     memory_limit: int | None = None,
+    offload: bool = False,
     machine: str | None = None,
     deadline_s: float | None = None,
     strict: bool = False,
@@ -79,6 +80,9 @@ def zero(
             fast ways the one with less memory; under a limit also 3.
         memory_limit: the most bytes that one device may need: ways are chosen by the predicted peak, and what was
             compiled is held against XLA's own account of it.
+        offload: whether the optimizer's state may lie in the memory of the host between steps, from where each array
+            comes to the device for its update alone: all state of 1 MiB and more, or under a limit as few arrays as it
+            asks for. Steps become slower by what the link to the host takes.
         machine: what times are predicted for, as ``--machine`` takes it: ``"h100"``, or with the number of nodes over
             which the devices are spread, ``"h200:4"``.
         deadline_s: seconds that the passes may take for each mode that is tried; no limit if not given.
@@ -95,4 +99,4 @@ def zero(
         check_machine(machine)
     check_deadline(deadline_s)
     check_version(ZeroStep.maker, ZeroError, strict)
-    return around(step, ZeroStep(jitted, Options(mode, memory_limit, machine, deadline_s, strict)))
+    return around(step, ZeroStep(jitted, Options(mode, memory_limit, machine, deadline_s, strict, bool(offload))))
