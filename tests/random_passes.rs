@@ -73,6 +73,9 @@ fn collectives_in_another_form_give_the_same_bits() {
         "combine-collectives{mode=packed}",
         "combine-collectives{mode=variadic,threshold-bytes=64},split-tuple-all-reduce{ops=all}",
         "fold-all-reduce-of-all-reduce",
+        "make-async",
+        "schedule-collectives",
+        "schedule-collectives,make-async,schedule-collectives",
         "split-microbatches{profit=always,parts=2,gradients=joined}",
         "split-microbatches{profit=always,parts=2,gradients=summed}",
     ] {

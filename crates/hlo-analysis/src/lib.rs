@@ -10,6 +10,7 @@ pub mod code;
 pub mod counts;
 pub mod frequency;
 pub mod fusion;
+pub mod in_flight;
 pub mod memory;
 pub mod min_cut;
 pub mod replication;

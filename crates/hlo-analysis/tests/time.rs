@@ -3,6 +3,7 @@
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::time::{
     DEFAULT_DEVICE, Exchange, KernelWork, Machine, ModuleTime, Unit, Updates, instruction_cost, predict,
+    predict_as_ordered,
 };
 use hlo_cluster::Collective;
 use hlo_ir::cost::Costs;
@@ -407,4 +408,33 @@ fn an_update_of_what_a_kernel_makes_writes_it_whole() {
     };
     let (own, others) = (time(&fused(ALIAS)).critical_path_s, time(&fused("")).critical_path_s);
     assert!(own < 1.1 * kernel_s(2.0 * ROW) && others > kernel_s(2.0 * ARRAY) * 0.99, "{own:e} {others:e}");
+}
+
+/// A sum and a kernel that does not need it, in this order of the text.
+fn summing(lines: &str) -> Module {
+    parsed(&format!(
+        "HloModule m, num_partitions=4\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}}\n\
+         ENTRY e {{\n  p = f32[1048576] parameter(0)\n  q = f32[1048576] parameter(1)\n{lines}  ROOT t = (f32[1048576], f32[1048576]) tuple(s, n)\n}}\n"
+    ))
+}
+
+#[test]
+fn in_the_order_of_the_text_a_collective_hides_behind_what_stands_between_its_halves() {
+    let groups = "channel_id=1, replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=add";
+    let whole = summing(&format!("  s = f32[1048576] all-reduce(p), {groups}\n  n = f32[1048576] negate(q)\n"));
+    let begin = format!("  b = f32[1048576] all-reduce-start(p), {groups}\n");
+    let (end, kernel) = ("  s = f32[1048576] all-reduce-done(b)\n", "  n = f32[1048576] negate(q)\n");
+    let between = summing(&format!("{begin}{kernel}{end}"));
+    let behind = summing(&format!("{begin}{end}{kernel}"));
+    let free = time(&whole);
+    let ordered = |module: &Module| {
+        let frequencies = Frequencies::compute(module, FrequencyOptions::default());
+        predict_as_ordered(module, &frequencies, &machine()).expect("a machine of any size").critical_path_s
+    };
+    // Whatever the order, a list scheduler hides the kernel.
+    assert_near(free.critical_path_s, free.communication_s.max(free.compute_s));
+    assert_near(ordered(&between), free.critical_path_s);
+    let one_after_the_other = free.communication_s + free.compute_s;
+    assert_near(ordered(&whole), one_after_the_other);
+    assert_near(ordered(&behind), one_after_the_other);
 }

@@ -9,6 +9,7 @@ pub mod decompose_collectives;
 mod flatten_update;
 mod fold_all_reduce_of_all_reduce;
 mod in_parts;
+mod overlap;
 mod pipeline_loop_collectives;
 mod reassociate_all_reduce;
 mod refusal;
@@ -27,6 +28,8 @@ pub const PASSES: &[&PassInfo] = &[
     &decompose_collectives::INFO,
     &flatten_update::INFO,
     &fold_all_reduce_of_all_reduce::INFO,
+    &overlap::make_async::INFO,
+    &overlap::schedule_collectives::INFO,
     &pipeline_loop_collectives::INFO,
     &reassociate_all_reduce::INFO,
     &rematerialize_all_gather::INFO,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hlo_opt.jax as ho
 import jax
+import jax.numpy as jnp
 import pytest
 from hlo_opt.jax import sharding
+from jax.sharding import NamedSharding, PartitionSpec
 from training import check_trains_alike
-from training_scripts import SCRIPTS, mesh_of
+from training_scripts import SCRIPTS, along, mesh_of, normal
 
 #: Leaves below this may stay whole.
 LEAF_BYTES = 16 * 1024
@@ -156,3 +158,41 @@ def test_a_limit_offloads_as_little_as_it_asks_for(monkeypatch):
     none = sharding.shard(all_of_it.partitioned, 1, peaks[1], None, None, True)
     assert not none.on_host
     assert "on the host" in str(ho.report(step))
+
+
+def test_offloaded_state_goes_wherever_state_goes(monkeypatch):
+    monkeypatch.setattr(sharding, "LEAST_OFFLOADED_BYTES", 256)
+    script = SCRIPTS["plain_pytree"](mesh_of(8))
+    step = ho.zero(script.step, mode=1, offload=True, strict=True)
+    *state, _ = step(*script.state, *script.batch(0))
+    assert on_host(script.optimizer(state))
+    expected = float(script.step(*ho.replicate(tuple(state)), *script.batch(1))[-1])
+    with pytest.warns(UserWarning, match="inside of another jit"):
+        inside = jax.jit(lambda *args: step(*args)[-1])(*state, *script.batch(1))
+    assert float(inside) == pytest.approx(expected, rel=1e-5)
+    jax.eval_shape(step, *state, *script.batch(1))
+    step.eval_shape(*state, *script.batch(1))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])
+@pytest.mark.parametrize("donated", [(), (1,), (0, 1)])
+def test_what_is_donated_says_nothing_of_what_is_state(order, donated, monkeypatch):
+    monkeypatch.setattr(sharding, "LEAST_OFFLOADED_BYTES", 256)
+    mesh = mesh_of(8)
+
+    def step(params, momentum, x):
+        loss_fn = lambda params: jnp.mean(jnp.tanh(jnp.tanh(x @ params["w1"]) @ params["w2"]) ** 2)
+        loss, grads = jax.value_and_grad(loss_fn)(params)
+        momentum = {f"m{n}": 0.9 * momentum[f"m{n}"] + grads[f"w{n}"] for n in (1, 2)}
+        params = {f"w{n}": params[f"w{n}"] - 0.1 * momentum[f"m{n}"] for n in (1, 2)}
+        outputs = ({"params": params}, {"momentum": momentum}, loss)
+        return tuple(outputs[n] for n in order)
+
+    whole = lambda tree: jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+    params = whole({f"w{n}": jnp.asarray(normal(n, 64, 64)) for n in (1, 2)})
+    momentum = whole({f"m{n}": jnp.zeros((64, 64)) for n in (1, 2)})
+    (x,) = along(mesh, (normal(7, 16, 64),))
+    offloading = ho.zero(jax.jit(step, donate_argnums=donated), mode=1, offload=True, strict=True)
+    outs = offloading(params, momentum, x)
+    assert not on_host([out for out in outs if isinstance(out, dict) and "params" in out])
+    assert len(on_host([out for out in outs if isinstance(out, dict) and "momentum" in out])) == 2

@@ -252,6 +252,9 @@ pub(crate) struct TimeArgs {
     /// Trips of a loop whose count cannot be found
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub unknown_trip_count: u64,
+    /// Take the order of the text as the schedule, as of a module that XLA has scheduled
+    #[arg(long)]
+    pub as_ordered: bool,
     /// How many devices there are.
     #[command(flatten)]
     pub counts: CountArgs,

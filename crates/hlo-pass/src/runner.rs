@@ -5,6 +5,7 @@ use crate::report::PassReport;
 use crate::{Changed, Deadline, Options, Pass, PassCx, PassError, PassInfo, deadline};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::Frequencies;
+use hlo_analysis::in_flight::meetings;
 use hlo_analysis::memory::memory_sizes;
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
@@ -150,6 +151,7 @@ pub fn run_pipeline(
         }
         if let Some(before) = before
             && let Err(diagnostic) = check_contract(&before, &work, changed, analyses)
+                .and_then(|()| check_in_flight(meetings(module).len(), &work))
         {
             return Err(fail(work, vec![diagnostic]));
         }
@@ -165,6 +167,18 @@ pub fn run_pipeline(
         }
     }
     Ok(summary)
+}
+
+/// No pass may bring collectives into flight at once that share more than one device.
+fn check_in_flight(n_before: usize, after: &Module) -> Result<(), Diagnostic> {
+    let found = meetings(after);
+    let Some(meeting) = found.last().filter(|_| found.len() > n_before) else { return Ok(()) };
+    let (a, b) = meeting.devices;
+    let message = format!(
+        "begins while `%{}` is in flight, and devices {a} and {b} take part in both",
+        after.inst_name(meeting.earlier)
+    );
+    Err(Diagnostic::about("pass-in-flight", Entity::Inst(meeting.later), message))
 }
 
 /// Holds a pass to what it said: changed or not, and which analyses still hold.

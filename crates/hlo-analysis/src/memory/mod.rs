@@ -132,20 +132,6 @@ pub fn memory_curve(module: &Module) -> (MemoryReport, Vec<MemoryPoint>) {
     (report, points)
 }
 
-/// The leaves of the entry's parameters whose memory a leaf of the result goes into, each with that leaf, both counted over all leaves: by
-/// `input_output_alias`, then donated parameters in order.
-pub fn carried_leaves(module: &Module) -> Vec<(usize, usize)> {
-    let Some(entry) = module.entry() else { return Vec::new() };
-    let (tables, _) = build_tables(module, &control_order(module, entry));
-    let Some(table) = tables.get(&entry) else { return Vec::new() };
-    let mut pairs: Vec<(usize, usize)> = pair_aliases(module, entry, table)
-        .into_iter()
-        .map(|(output, param)| (param as usize, output as usize))
-        .collect();
-    pairs.sort_unstable();
-    pairs
-}
-
 /// The peak memory of one computation, as if it were the entry. Aliases and donations count for the entry only.
 pub fn peak_memory_of(module: &Module, comp: CompId) -> MemoryReport {
     measured(module, comp, None)

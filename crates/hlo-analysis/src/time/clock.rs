@@ -84,7 +84,31 @@ impl ModuleTime {
 /// # Errors
 /// The machine has another number of devices than the module runs on.
 pub fn predict(module: &Module, frequencies: &Frequencies, machine: &Machine) -> Result<ModuleTime, SizeMismatch> {
-    run(module, frequencies, machine, None).map(|(time, _)| time)
+    run(module, frequencies, machine, Issue::Freely, None).map(|(time, _)| time)
+}
+
+/// Predicts the time of a verified module whose text is its schedule, as XLA runs what it has scheduled: a device issues in the order of the text. A
+/// collective or copy begins once all kernels before it have run. One that is not begun and ended apart
+/// holds up what follows, one that is holds up what follows its end.
+///
+/// # Errors
+/// As [`predict`].
+pub fn predict_as_ordered(
+    module: &Module,
+    frequencies: &Frequencies,
+    machine: &Machine,
+) -> Result<ModuleTime, SizeMismatch> {
+    run(module, frequencies, machine, Issue::AsOrdered, None).map(|(time, _)| time)
+}
+
+/// When tasks are issued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Issue {
+    /// As soon as their operands are there and their lane is free, in the best order that is known.
+    #[default]
+    Freely,
+    /// One after the other, in the order of the text.
+    AsOrdered,
 }
 
 /// Predicts the time of a verified module, and when each of its tasks runs. The last span ends with the critical path.
@@ -96,16 +120,33 @@ pub fn predict_timeline(
     frequencies: &Frequencies,
     machine: &Machine,
 ) -> Result<(ModuleTime, Vec<Span>), SizeMismatch> {
-    run(module, frequencies, machine, Some(Recorder::default()))
+    let (time, recorder) = run(module, frequencies, machine, Issue::Freely, Some(Recorder::default()))?;
+    let spans = recorder.zip(module.entry()).map(|(recorder, entry)| recorder.unfold(module, entry));
+    Ok((time, spans.unwrap_or_default()))
 }
 
-/// The time, and the spans of what the recorder saw.
+/// When tasks begin, in seconds from the beginning of their computation: of a kernel the first instruction that it puts out, of
+/// a loop, a conditional, a collective or a copy the instruction. Nothing is known of others.
+///
+/// # Errors
+/// As [`predict`].
+pub fn predict_starts(
+    module: &Module,
+    frequencies: &Frequencies,
+    machine: &Machine,
+) -> Result<SecondaryMap<InstId, Option<f64>>, SizeMismatch> {
+    let (_, recorder) = run(module, frequencies, machine, Issue::Freely, Some(Recorder::default()))?;
+    Ok(recorder.map(|recorder| recorder.starts_s()).unwrap_or_default())
+}
+
+/// The time, and what the recorder saw.
 fn run(
     module: &Module,
     frequencies: &Frequencies,
     machine: &Machine,
+    issue: Issue,
     recorder: Option<Recorder>,
-) -> Result<(ModuleTime, Vec<Span>), SizeMismatch> {
+) -> Result<(ModuleTime, Option<Recorder>), SizeMismatch> {
     let network = machine.network(module.n_devices().max(1))?;
     let stepwise = stepwise_computations(module);
     let mut module = module.clone();
@@ -129,15 +170,14 @@ fn run(
         times: SecondaryMap::new(),
         staged,
     };
-    let mut progress = Progress { recorder, ..Progress::default() };
+    let mut progress = Progress { recorder, issue, ..Progress::default() };
     for comp in module.post_order() {
         if stepwise.contains(comp) && !clock.in_place_of_call.contains(comp) {
             clock.times[comp] = clock.computation(comp, &mut progress);
         }
     }
-    let Some(entry) = module.entry() else { return Ok(Default::default()) };
-    let spans = progress.recorder.map_or_else(Vec::new, |recorder| recorder.unfold(module, entry));
-    Ok((clock.times[entry], spans))
+    let time = module.entry().map(|entry| clock.times[entry]).unwrap_or_default();
+    Ok((time, progress.recorder))
 }
 
 /// Nested calls that are priced in their callers' place.
@@ -229,6 +269,9 @@ struct Progress {
     makers: SecondaryMap<InstId, Makers>,
     section: Section,
     time: ModuleTime,
+    issue: Issue,
+    /// Whether the walk is in what an `async-start` begins.
+    is_begun: bool,
     /// Keeps when tasks run, where somebody asks.
     recorder: Option<Recorder>,
 }
@@ -239,6 +282,9 @@ impl Progress {
         let section = &mut self.section;
         let makers = operands.flat_map(|operand| self.makers[operand].iter().copied().flatten());
         let mut needs: Vec<usize> = makers.filter_map(|task| task.checked_sub(section.n_before)).collect();
+        if self.issue == Issue::AsOrdered && lane != Lane::Compute {
+            needs.extend(section.lanes.iter().rposition(|&earlier| earlier == Lane::Compute));
+        }
         needs.sort_unstable();
         needs.dedup();
         section.lanes.push(lane);
@@ -248,6 +294,13 @@ impl Progress {
         section.n_before + section.lanes.len() - 1
     }
 
+    /// Where tasks are issued in order: kernels that follow wait until `operands` are there.
+    fn wait(&mut self, label: Label, operands: impl Iterator<Item = InstId>) {
+        if self.issue == Issue::AsOrdered && !self.is_begun {
+            self.task(label, Lane::Compute, 0.0, operands);
+        }
+    }
+
     /// Lets all lanes catch up with each other.
     fn catch_up(&mut self) {
         let n_before = self.section.n_before + self.section.lanes.len();
@@ -255,10 +308,16 @@ impl Progress {
             std::mem::replace(&mut self.section, Section { n_before, ..Section::default() });
         let tasks = Tasks { lanes: &lanes, durations_s: &durations_s, needs: &needs };
         let text: Vec<usize> = (0..lanes.len()).collect();
-        let orders = [tasks.by_chain(), tasks.feeding_first(text.clone()), text];
-        let runs = orders.map(|wanted| tasks.run(&tasks.list_schedule(&wanted)));
-        let ends_s = runs.each_ref().map(|spans| spans.iter().map(|span| span.end_s).fold(0.0, f64::max));
-        let least_s = ends_s.into_iter().fold(f64::INFINITY, f64::min);
+        let runs: SmallVec<[Vec<TaskSpan>; 3]> = match self.issue {
+            Issue::AsOrdered => std::iter::once(tasks.run(&text)).collect(),
+            Issue::Freely => [tasks.by_chain(), tasks.feeding_first(text.clone()), text]
+                .iter()
+                .map(|wanted| tasks.run(&tasks.list_schedule(wanted)))
+                .collect(),
+        };
+        let ends_s: SmallVec<[f64; 3]> =
+            runs.iter().map(|spans| spans.iter().map(|span| span.end_s).fold(0.0, f64::max)).collect();
+        let least_s = ends_s.iter().copied().fold(f64::INFINITY, f64::min);
         if let Some(recorder) = &mut self.recorder {
             let taken = runs.iter().zip(ends_s).find(|(_, end_s)| *end_s == least_s);
             if let Some((spans, _)) = taken {
@@ -362,7 +421,11 @@ impl<'m> Clock<'m> {
         match row.flow {
             Flow::Parameter => {}
             Flow::Constant | Flow::ReplicaId | Flow::PartitionId => progress.makers[inst] = self.nothing(inst),
-            Flow::Tuple | Flow::GetTupleElement | Flow::AsyncDone | Flow::AsyncUpdate => {
+            Flow::Tuple | Flow::GetTupleElement | Flow::AsyncUpdate => {
+                progress.makers[inst] = self.handed_on(inst, progress);
+            }
+            Flow::AsyncDone => {
+                progress.wait(Label::of(inst), operands);
                 progress.makers[inst] = self.handed_on(inst, progress);
             }
             Flow::Identity if moves_bytes(module, inst) || !self.updates.copied_at(inst).is_empty() => {
@@ -391,9 +454,15 @@ impl<'m> Clock<'m> {
                 }
                 progress.makers[inst] = self.nothing(inst);
             }
-            Flow::Collective(rule) | Flow::AsyncStart(Begun::Collective(rule)) => self.collective(inst, rule, progress),
+            Flow::AsyncStart(Begun::Collective(rule)) => self.collective(inst, rule, progress),
+            Flow::Collective(rule) => {
+                self.collective(inst, rule, progress);
+                progress.wait(Label::of(inst), std::iter::once(inst));
+            }
             Flow::AsyncStart(Begun::Call) => {
+                let was_begun = std::mem::replace(&mut progress.is_begun, true);
                 self.call(inst, progress);
+                progress.is_begun = was_begun;
                 // `(operands, results, context)`
                 let results = std::mem::take(&mut progress.makers[inst]);
                 let mut makers = self.handed_on(inst, progress);

@@ -13,7 +13,7 @@ mod machine;
 mod timeline;
 mod units;
 
-pub use clock::{ModuleTime, predict, predict_timeline};
+pub use clock::{ModuleTime, predict, predict_as_ordered, predict_starts, predict_timeline};
 pub use exchange::{Exchange, Members, exchange_of, exchanged_bytes, members_of};
 pub use kernel::{
     Arithmetic, KernelCost, Unit, Updates, arithmetic_dtype, instruction_cost, product_slowdown, region_cost, unit,

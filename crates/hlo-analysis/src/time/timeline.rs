@@ -108,6 +108,21 @@ impl Recorder {
         self.done[comp] = Done { events, duration_s, n_spans };
     }
 
+    /// When tasks begin, in seconds from the beginning of their computation.
+    pub(super) fn starts_s(&self) -> SecondaryMap<InstId, Option<f64>> {
+        let mut starts: SecondaryMap<InstId, Option<f64>> = SecondaryMap::new();
+        for event in self.done.values().flat_map(|done| &done.events) {
+            let (inst, span) = match *event {
+                Event::Task { label, span, .. } => (label.inst, span),
+                Event::Loop { inst, span, .. } | Event::Branches { inst, span } | Event::Call { inst, span, .. } => {
+                    (inst, span)
+                }
+            };
+            starts[inst].get_or_insert(span.start_s);
+        }
+        starts
+    }
+
     /// The spans of a run of `entry`, loops and calls unfolded, in the order in which tasks are issued.
     pub(super) fn unfold(&self, module: &Module, entry: CompId) -> Vec<Span> {
         let mut unfolding = Unfolding { module, recorder: self, depth: 0, spans: Vec::new() };

@@ -2,6 +2,7 @@
 
 mod added_all_reduces;
 mod all_reduce_in_loop;
+mod collectives_in_flight;
 mod combinable_collectives;
 mod donation_missed;
 mod full_rematerialization;
@@ -32,6 +33,7 @@ pub const CHECKS: &[&CheckInfo] = &[
     &loop_invariant_collective::INFO,
     &wide_collective::INFO,
     &combinable_collectives::INFO,
+    &collectives_in_flight::INFO,
     &one_device_collective::INFO,
     &replicated_state::INFO,
     &donation_missed::INFO,

@@ -33,6 +33,7 @@ use hlo_analysis::replication::{Across, Replication};
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine, predict};
 use hlo_analysis::values::{LeafRun, Through, handed_on};
 use hlo_ir::attrs::Attrs;
+use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::op::{Effects, Flow};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Literal, Module, Opcode, Shape};
 use kernels::{Emitter, KernelStore};
@@ -323,6 +324,11 @@ impl<'a> Lowering<'a> {
                 inst,
                 format!("{} has an effect outside of the program that no plan has", instruction.opcode.name()),
             ));
+        }
+        if let Some(CustomTarget::Move(_)) = CustomTarget::of(&instruction.attrs) {
+            let reason =
+                "no plan has arrays in the memory of the host: take the module as it was before `offload-state`";
+            return Err(self.unsupported(inst, reason));
         }
         match instruction.opcode.row().flow {
             Flow::Parameter => Ok(()),

@@ -6,7 +6,7 @@ use crate::complete::read_completed;
 use crate::console::Console;
 use crate::{Failure, exit, machine};
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::time::{Machine, predict};
+use hlo_analysis::time::{Machine, predict, predict_as_ordered};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -20,6 +20,7 @@ pub(super) fn run(args: &TimeArgs, console: &mut Console<'_>) -> Result<u8, Fail
     let machine = machine::machine(&args.machine, module.n_devices().max(1))?;
     let options = FrequencyOptions { unknown_trip_count: args.unknown_trip_count };
     let frequencies = Frequencies::compute(&module, options);
+    let predict = if args.as_ordered { predict_as_ordered } else { predict };
     let time = predict(&module, &frequencies, &machine).map_err(|error| Failure::Usage(error.to_string()))?;
     let facts = Facts {
         n_devices: module.n_devices().max(1) as u64,

@@ -1,12 +1,11 @@
 //! Which parameters are optimizer state.
 
 use crate::error::WusError;
-use crate::pairs::{Pair, joined};
+use crate::pairs::{Pair, aliased, joined};
 use crate::tables::IndexSet;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::annotations::entry_leaves;
 use hlo_analysis::frequency::Frequencies;
-use hlo_analysis::memory::carried_leaves;
 use hlo_ir::cost::Costs;
 use hlo_ir::memory_space::is_on_host;
 use hlo_ir::op::{FactorRule, Flow};
@@ -78,7 +77,7 @@ pub(super) fn find_state(
     let Some(root) = module.comp(entry).root.expand() else { return Ok(found) };
     let params = entry_leaves(module);
     let operand_of_leaf = root_operands(module, root);
-    let pairs = joined(carried_leaves(module), said)?;
+    let pairs = joined(aliased(module), said)?;
     if let Some(&pair) = pairs.iter().find(|pair| pair.0 >= params.len() || pair.1 >= operand_of_leaf.len()) {
         return Err(WusError::PairOutOfRange { n_params: params.len(), n_outputs: operand_of_leaf.len(), pair });
     }
@@ -87,38 +86,68 @@ pub(super) fn find_state(
     let mut seen = IndexSet::default();
     for (param_leaf, output) in pairs {
         let leaf = &params[param_leaf];
-        let Some(root_operand) = operand_of_leaf[output] else { continue };
-        if !seen.insert(leaf.param) || is_on_host(module, leaf.param, leaf.leaf_idx) {
+        if !seen.insert((leaf.param, leaf.leaf_idx)) || is_on_host(module, leaf.param, leaf.leaf_idx) {
             continue;
         }
         let shape = module.shape(leaf.param);
-        let next = module.inst(root).operands[root_operand];
-        let is_computed = module.inst(next).opcode.row().flow != Flow::Parameter;
-        let Some(param_number) = module.comp(entry).params.iter().position(|&param| param == leaf.param) else {
+        if shape.memory_bytes() < min_bytes {
+            continue;
+        }
+        let place = module.comp(entry).params.iter().position(|&param| param == leaf.param);
+        let (Some(array), Some(param_number)) = (shape.as_array().filter(|array| array.dynamic == 0), place) else {
+            found.left.push((leaf.param, "it is a tuple, or its size is not fixed"));
             continue;
         };
-        let is_array = shape.as_array().is_some_and(|array| array.dynamic == 0);
-        if !is_array || !is_computed || shape.memory_bytes() < min_bytes {
+        let Some(root_operand) = operand_of_leaf[output] else {
+            found.left.push((leaf.param, "its next value is no operand of a tuple that the entry returns"));
+            continue;
+        };
+        let next = module.inst(root).operands[root_operand];
+        if !module.shape(next).as_array().is_some_and(|next| next.same_type(array)) {
+            found.left.push((leaf.param, "its next value has another shape"));
             continue;
         }
         let behind = dependents(&followers, leaf.param);
         let insts = module.comp(entry).insts.iter().copied();
         let dependents: Vec<InstId> = insts.filter(|&inst| behind.contains(inst) && inst != root).collect();
-        if dependents.is_empty() {
+        // What hands a parameter on as it is, or takes its memory for something else, is no update of it.
+        if module.inst(next).opcode.row().flow == Flow::Parameter || !behind.contains(next) {
             continue;
         }
-        if products.of(&dependents) * 2.0 >= all_flops {
-            let why = match all_flops > 0.0 {
-                true => "at least half of the step's products depend on it: it is no state of the optimizer alone",
-                false => "the step has no products, by which state of the optimizer is told from weights",
-            };
+        if let Some(why) = why_no_state(&products, &dependents, next, all_flops) {
             found.left.push((leaf.param, why));
             continue;
         }
-        let bytes = shape.memory_bytes();
-        found.states.push(State { param: leaf.param, param_number, root_operand, bytes, dependents });
+        found.states.push(State {
+            param: leaf.param,
+            param_number,
+            root_operand,
+            bytes: shape.memory_bytes(),
+            dependents,
+        });
     }
     Ok(found)
+}
+
+/// Why a parameter is no state of the optimizer: weights go into products, of which gradients come and their own next values.
+fn why_no_state(products: &Products<'_>, dependents: &[InstId], next: InstId, all_flops: f64) -> Option<&'static str> {
+    if all_flops == 0.0 {
+        return Some("the step has no products, by which state of the optimizer is told from weights");
+    }
+    if products.of(dependents) * 2.0 >= all_flops {
+        return Some("at least half of the step's products depend on it: it is no state of the optimizer alone");
+    }
+    // Backward from the next value, as far as the parameter is behind it.
+    let depends: IndexSet<InstId> = dependents.iter().copied().collect();
+    let (mut seen, mut work) = (EntitySet::new(), vec![next]);
+    while let Some(at) = work.pop() {
+        if products.of(&[at]) > 0.0 {
+            return Some("its next value comes through products that depend on it, as that of a weight");
+        }
+        let operands = products.module.inst(at).operands.iter().copied();
+        work.extend(operands.filter(|operand| depends.contains(operand) && seen.insert(*operand)));
+    }
+    None
 }
 
 /// The arithmetic of matrix products and convolutions.

@@ -22,8 +22,8 @@
 //! **Why.** Moments are idle while the forward and the backward pass run, which is when the step needs most memory. The link to the host is slow, but a
 //! copy engine works beside kernels.
 //!
-//! **Which arrays.** State is a parameter with a next value (an alias of the header, a donated parameter, or `state-pairs`) on which less than half of the step's
-//! products depend: the gradients depend on a weight, on a moment only its own update does.
+//! **Which arrays.** State is a parameter with a next value (an alias of the header, or `state-pairs`) that comes through no product which depends on the parameter, and on which less than half of the step's
+//! products depend: a weight goes into products of which its gradient comes, a moment is added to. (Muon's momentum goes into products, but not its next value.)
 //!
 //! **When they come.** XLA copies as early as it can: with placements alone it brings all state to the device before the forward pass, which saves
 //! nothing. So each array waits, behind an `opt-barrier`, for what its update needs last, and for the update before the one before it.
@@ -33,7 +33,7 @@
 //! least `min-bytes` are moved. A compiler that drops barriers before it schedules (XLA's for CPUs) may copy early all the same.
 //!
 //! **Algorithm.** For each candidate the instructions that depend on it, in one walk; the order of [`order`]; under a memory limit the largest arrays first, as few as keep
-//! it, by bisection. `O(candidates · (instructions of their updates))`, and one analysis of memory for each step of the bisection.
+//! it; without one as many as have the least peak. `O(candidates · (instructions of their updates))`, and up to some forty analyses of memory.
 //!
 //! **Requires** nothing. **Ensures** the same results bit for bit; the memory spaces of the entry's parameters and results change. **Errors**: options that cannot be
 //! read, pairs that contradict aliases, a machine of another size.
@@ -136,15 +136,15 @@ impl Pass for OffloadState {
         let Some(made) = self.make(module, &states, cx)? else {
             cx.report.unchanged_because = Some(match states.is_empty() {
                 true => "no array of state is large enough, or the header does not say what is state; behind a call none is seen (inline-calls)".into(),
-                false => format!("{} bytes at the peak, and no less with state on the host", before.peak_bytes),
+                false => format!("{} bytes at the peak, and hardly less with state on the host", before.peak_bytes),
             });
             return Ok(Changed::No);
         };
-        let (n_states, peak_bytes) = (made.n_states, memory_sizes(&made.module).peak_bytes);
+        let (n_states, peak_bytes) = (made.n_states, made.peak_bytes);
         let before_ns = self.predicted_ns(module, cx)?;
         let named = |state: &State| {
             let reason =
-                format!("its update alone reads it; it is on the device from %{} on", state.first_user(module));
+                format!("no gradient depends on it; it is on the device from %{} on", state.first_user(module));
             Decision::about(module, state.param, "offloaded", reason)
         };
         let decisions: Vec<Decision> = states.iter().take(n_states).map(named).collect();
@@ -182,34 +182,50 @@ impl Pass for OffloadState {
 struct Made {
     module: Module,
     n_states: usize,
+    peak_bytes: u64,
 }
 
+/// Numbers of arrays that are tried, from the largest array on.
+const MAX_TRIES: usize = 32;
+
+/// Without a limit, state stays where the peak is not lowered by this share: copies cost time.
+const LEAST_SAVED: f64 = 0.01;
+
 impl OffloadState {
-    /// All states on the host, or as few as keep the limit; `None` where that does not lower the peak.
+    /// The fewest states on the host that keep the limit, the largest first. Without a limit, or where none keep it, those with the least peak; `None` where
+    /// that is not lower than what it was.
     fn make(&self, module: &Module, states: &[State], cx: &PassCx<'_>) -> Result<Option<Made>, PassError> {
-        let make = |n_states: usize| -> Result<(Made, u64), PassError> {
+        let make = |n_states: usize| -> Result<Made, PassError> {
             cx.check_deadline()?;
             let mut work = module.clone();
             offload(&mut work, &states[..n_states])?;
             let peak_bytes = memory_sizes(&work).peak_bytes;
-            Ok((Made { module: work, n_states }, peak_bytes))
+            Ok(Made { module: work, n_states, peak_bytes })
         };
-        let (mut best, peak_bytes) = make(states.len())?;
-        if peak_bytes >= memory_sizes(module).peak_bytes {
-            return Ok(None);
-        }
-        if self.limit == 0 || peak_bytes > self.limit {
-            return Ok(Some(best));
-        }
-        // Between `too_few`, which is above the limit, and the best, which is within.
-        let mut too_few = 0;
-        while best.n_states - too_few > 1 {
-            let (made, peak_bytes) = make(too_few + (best.n_states - too_few) / 2)?;
-            match peak_bytes > self.limit {
-                true => too_few = made.n_states,
-                false => best = made,
+        let fits = |made: &Made| self.limit > 0 && made.peak_bytes <= self.limit;
+        let n_tries = states.len().min(MAX_TRIES);
+        let (mut best, mut too_few): (Option<Made>, usize) = (None, 0);
+        for at in 1..=n_tries {
+            let made = make(states.len() * at / n_tries)?;
+            if fits(&made) {
+                best = Some(made);
+                break;
+            }
+            too_few = made.n_states;
+            if best.as_ref().is_none_or(|best| made.peak_bytes < best.peak_bytes) {
+                best = Some(made);
             }
         }
-        Ok(Some(best))
+        let Some(mut best) = best else { return Ok(None) };
+        // Between `too_few`, which is above the limit, and the best, which is within.
+        while fits(&best) && best.n_states - too_few > 1 {
+            let made = make(too_few + (best.n_states - too_few) / 2)?;
+            match fits(&made) {
+                true => best = made,
+                false => too_few = made.n_states,
+            }
+        }
+        let most = memory_sizes(module).peak_bytes as f64 * (1.0 - LEAST_SAVED);
+        Ok(Some(best).filter(|best| fits(best) || best.peak_bytes as f64 <= most))
     }
 }

@@ -6,7 +6,7 @@
 //! collectives on different streams, of which none waits for the other, can meet.
 
 use crate::plan::{CollectiveCall, Plan, Step, Work};
-use std::collections::HashMap;
+use hlo_analysis::in_flight;
 
 pub(super) fn check(plan: &Plan, steps: &[Step], errors: &mut Vec<String>) {
     // Of each stream: its collectives since the last barrier, by index in the list, and how many steps of the other stream
@@ -49,23 +49,5 @@ fn shared_pair(plan: &Plan, one: &CollectiveCall, other: &CollectiveCall) -> Opt
             None => plan.communicators.get(call.communicator).cloned().unwrap_or_default(),
         }
     };
-    let (ones, others) = (groups(one), groups(other));
-    let mut of_device: HashMap<u32, Vec<usize>> = HashMap::new();
-    for (number, group) in ones.iter().enumerate() {
-        for &device in group {
-            of_device.entry(device).or_default().push(number);
-        }
-    }
-    for group in &others {
-        let mut seen: HashMap<usize, u32> = HashMap::new();
-        for &device in group {
-            for &number in of_device.get(&device).into_iter().flatten() {
-                match seen.insert(number, device) {
-                    Some(first) if first != device => return Some((first, device)),
-                    Some(_) | None => {}
-                }
-            }
-        }
-    }
-    None
+    in_flight::shared_pair(&groups(one), &groups(other))
 }

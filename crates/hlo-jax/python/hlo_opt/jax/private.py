@@ -291,6 +291,18 @@ def host_space() -> Any:
     return jax.memory.Space.Host
 
 
+def off_host(tree: Any, move: Callable[[Any], Any] | None = None) -> Any:
+    """A tree with the arrays in the memory of the host, traced ones too, in that of the devices, or what ``move`` makes of them."""
+    host = host_space()
+    move = move or (lambda leaf: jax.device_put(leaf, jax.memory.Space.Device))
+
+    def moved(leaf: Any) -> Any:
+        is_there = getattr(getattr(leaf, "aval", None), "memory_space", None) == host
+        return move(leaf) if is_there else leaf
+
+    return jax.tree.map(moved, tree)
+
+
 def on_host(module: bytes) -> tuple[frozenset[int], frozenset[int]]:
     """The numbers of the parameters and of the outputs of a module that lie in the memory of the host."""
     params, _, results = _layouts(module).removeprefix("{").partition("->")

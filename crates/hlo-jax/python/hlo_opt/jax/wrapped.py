@@ -132,6 +132,8 @@ class WrappedStep:
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As ``jax.jit(…).eval_shape``."""
+        described = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type)
+        args, kwargs = private.off_host((args, kwargs), described)
         return self.unwrapped.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
@@ -152,6 +154,7 @@ class WrappedStep:
                 f"{self.__name__} is called inside of another jit, grad or vmap, where the step as it was is traced: "
                 f"apply {self.maker} to the outermost jitted function"
             )
+        args, kwargs = private.off_host((args, kwargs))
         return self.unwrapped(*args, **kwargs)
 
     def dynamic(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
