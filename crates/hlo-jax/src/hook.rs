@@ -1,12 +1,15 @@
 //! The hook in a plugin's compiler, for `hlo_opt.jax.enable`.
 #![allow(unsafe_code)] // The plugin's table comes as a pointer.
 
-use hlo_pjrt::{Level, Log, Optimizer, Settings};
+use hlo_pjrt::{Level, Log, Optimizer, Settings, Stage};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+/// What orders a scheduled module anew.
+const SCHEDULING: &str = "schedule-collectives";
 
 /// What was said since the hook was set.
 static LINES: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
@@ -22,6 +25,7 @@ fn hook(
     is_strict: bool,
     deadline_s: f64,
     keeps_aliases: bool,
+    schedules: bool,
 ) -> PyResult<()> {
     let deadline = Duration::try_from_secs_f64(deadline_s).ok().filter(|time| !time.is_zero());
     let deadline = deadline.ok_or_else(|| {
@@ -30,14 +34,20 @@ fn hook(
     LINES.lock().unwrap_or_else(PoisonError::into_inner).clear();
     let log = Log::new(Level::All, keep);
     let settings = Settings { pipeline, only, machine, is_strict, deadline, keeps_aliases, log, ..Settings::default() };
-    let optimizer = Optimizer::new(settings);
+    let mut optimizers = vec![(Stage::Partitioned, Optimizer::new(settings.clone()))];
+    if schedules {
+        optimizers.push((Stage::Scheduled, Optimizer::new(Settings { pipeline: SCHEDULING.into(), ..settings })));
+    }
+    hlo_pjrt::unregister();
     for (name, capsule) in plugins {
         let api = capsule.pointer_checked(Some(c"pjrt_c_api"))?;
-        // SAFETY: jaxlib's capsule of this name points to the table of a plugin, and neither it nor this extension is ever unloaded.
-        unsafe { hlo_pjrt::register(api.cast(), optimizer.clone()) }
-            .map_err(|error| PyRuntimeError::new_err(format!("the plugin {name}: {error}")))?;
+        for (stage, optimizer) in &optimizers {
+            // SAFETY: jaxlib's capsule of this name points to the table of a plugin, and neither it nor this extension is ever unloaded.
+            unsafe { hlo_pjrt::register(api.cast(), *stage, optimizer.clone()) }
+                .map_err(|error| PyRuntimeError::new_err(format!("the plugin {name}: {error}")))?;
+        }
     }
-    hlo_pjrt::set_current(optimizer);
+    optimizers.into_iter().for_each(|(stage, optimizer)| hlo_pjrt::set_current(stage, optimizer));
     Ok(())
 }
 

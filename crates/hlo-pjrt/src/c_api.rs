@@ -186,6 +186,8 @@ pub struct TransformCallbacks {
 pub const TRANSFORM_VERSION: i64 = 1;
 /// `PJRT_XlaTransform_PipelineStage_kPreScheduler`: after the SPMD partitioner and before collectives, layouts and fusions.
 pub const PRE_SCHEDULER: c_int = 0;
+/// `PJRT_XlaTransform_PipelineStage_kPostScheduler`: the order of instructions is chosen, and what follows keeps to it.
+pub const POST_SCHEDULER: c_int = 1;
 
 /// `PJRT_Register_Xla_Transform_Args`.
 #[repr(C)]

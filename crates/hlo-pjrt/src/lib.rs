@@ -40,7 +40,9 @@ mod tool;
 
 pub use compile_options::{CompileOptions, DeviceCounts};
 pub use log::{Level, Log};
-pub use native::{RegisterError, module_failed, module_left, register, set_current, transform_module, unregister};
+pub use native::{
+    RegisterError, Stage, module_failed, module_left, register, set_current, transform_module, unregister,
+};
 pub use plugin::GetPjrtApi;
 pub use rewrite::Optimizer;
 pub use settings::Settings;

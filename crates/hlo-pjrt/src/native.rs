@@ -1,20 +1,20 @@
-//! The native route: a callback of the extension XlaTransform, which the plugin calls with each module before its scheduler.
+//! The native route: callbacks of the extension XlaTransform, which the plugin calls with each module before its scheduler, and behind it.
 //!
-//! By then XLA has partitioned the module, and has not yet combined its collectives, chosen layouts or fused: any framework's
-//! programs come by here, in whatever format they were sent.
+//! Before, XLA has partitioned the module, and has not yet combined its collectives, chosen layouts or fused: any framework's
+//! programs come by here, in whatever format they were sent. Behind, the order of instructions is chosen and may be chosen anew.
 #![allow(unsafe_code)] // Called by C, with pointers to its structs.
 
 use crate::bounded::panic_text;
 use crate::c_api::{
-    ClearArgs, ERROR_INTERNAL, PRE_SCHEDULER, PjrtApi, PjrtError, RegisterArgs, TRANSFORM_VERSION, TransformArgs,
-    TransformCallbacks, TransformString,
+    ClearArgs, ERROR_INTERNAL, POST_SCHEDULER, PRE_SCHEDULER, PjrtApi, PjrtError, RegisterArgs, TRANSFORM_VERSION,
+    TransformArgs, TransformCallbacks, TransformString,
 };
 use crate::compile::bytes;
 use crate::errors::Errors;
 use crate::extensions::{KnownApi, TransformFunctions};
 use crate::rewrite::{Optimizer, Rewritten};
-use crate::tool::program_name;
-use std::ffi::{c_char, c_void};
+use crate::tool::{Route, program_name};
+use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
 use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,8 +24,47 @@ use std::sync::{PoisonError, RwLock};
 /// What the callback is called in the plugin.
 const NAME: &[u8] = b"hlo-opt";
 
-/// What the callback does. A plugin may call it with a copy of what was registered, so nothing can be found beside it.
-static CURRENT: RwLock<Option<Optimizer>> = RwLock::new(None);
+/// What the callbacks do, by stage. A plugin may call one with a copy of what was registered, so nothing can be found beside it.
+static CURRENT: RwLock<[Option<Optimizer>; 2]> = RwLock::new([None, None]);
+
+/// When a plugin calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// Modules are partitioned; XLA's passes over collectives follow.
+    Partitioned,
+    /// Modules are scheduled.
+    Scheduled,
+}
+
+impl Stage {
+    fn number(self) -> c_int {
+        match self {
+            Stage::Partitioned => PRE_SCHEDULER,
+            Stage::Scheduled => POST_SCHEDULER,
+        }
+    }
+
+    fn callback(self) -> unsafe extern "C" fn(*mut TransformCallbacks, *mut TransformArgs) {
+        match self {
+            Stage::Partitioned => transform_partitioned,
+            Stage::Scheduled => transform_scheduled,
+        }
+    }
+
+    fn route(self) -> Route {
+        match self {
+            Stage::Partitioned => Route::Stage,
+            Stage::Scheduled => Route::Scheduled,
+        }
+    }
+
+    fn slot(self) -> usize {
+        match self {
+            Stage::Partitioned => 0,
+            Stage::Scheduled => 1,
+        }
+    }
+}
 
 /// Why no callback was registered.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,9 +89,9 @@ impl fmt::Display for RegisterError {
 
 impl std::error::Error for RegisterError {}
 
-/// Registers a callback with a plugin: each module that it compiles from now on goes through the optimizer before the scheduler. A
+/// Registers a callback with a plugin: each module that it compiles from now on goes through the optimizer at this stage. A
 /// callback that was registered before, also by another copy of this library, is cleared. All plugins of a process share the optimizer
-/// that was registered last.
+/// that was registered last for a stage.
 ///
 /// In Python, `api` is what the capsule `"pjrt_c_api"` of jaxlib's `get_pjrt_plugin` holds.
 ///
@@ -61,11 +100,11 @@ impl std::error::Error for RegisterError {}
 ///
 /// # Errors
 /// The plugin has no such extension, or refuses.
-pub unsafe fn register(api: NonNull<PjrtApi>, optimizer: Optimizer) -> Result<(), RegisterError> {
+pub unsafe fn register(api: NonNull<PjrtApi>, stage: Stage, optimizer: Optimizer) -> Result<(), RegisterError> {
     // SAFETY: by this function's contract.
     let api = unsafe { KnownApi::of(api) }.map_err(RegisterError::UnknownApi)?;
     let TransformFunctions { register, clear } = api.xla_transform().ok_or(RegisterError::NoExtension)?;
-    set_current(optimizer);
+    set_current(stage, optimizer);
     let message = |error: *mut PjrtError| {
         let error = NonNull::new(error)?;
         // SAFETY: the plugin just made the error, and it is not used afterwards.
@@ -74,7 +113,7 @@ pub unsafe fn register(api: NonNull<PjrtApi>, optimizer: Optimizer) -> Result<()
     if let Some(clear) = clear {
         let mut args = ClearArgs {
             struct_size: offset_of!(ClearArgs, cleared) + size_of::<bool>(),
-            stage: PRE_SCHEDULER,
+            stage: stage.number(),
             name: NAME.as_ptr().cast(),
             name_size: NAME.len(),
             callbacks: std::ptr::null_mut(),
@@ -84,13 +123,13 @@ pub unsafe fn register(api: NonNull<PjrtApi>, optimizer: Optimizer) -> Result<()
         message(unsafe { clear(&raw mut args) });
     }
     // The plugin keeps the pointer.
-    let callbacks =
-        Box::leak(Box::new(TransformCallbacks { version: TRANSFORM_VERSION, dtor: None, transform: Some(transform) }));
+    let transform = Some(stage.callback());
+    let callbacks = Box::leak(Box::new(TransformCallbacks { version: TRANSFORM_VERSION, dtor: None, transform }));
     let mut args = RegisterArgs {
         struct_size: size_of::<RegisterArgs>(),
         name: NAME.as_ptr().cast(),
         name_size: NAME.len(),
-        stage: PRE_SCHEDULER,
+        stage: stage.number(),
         callbacks,
     };
     // SAFETY: the arguments are complete, and the callbacks live until the process ends.
@@ -100,9 +139,10 @@ pub unsafe fn register(api: NonNull<PjrtApi>, optimizer: Optimizer) -> Result<()
     }
 }
 
-/// Sends modules through this optimizer from now on: those of plugins with a callback, and those that [`transform_module`] is given.
-pub fn set_current(optimizer: Optimizer) {
-    *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = Some(optimizer);
+/// Sends modules through this optimizer from now on: those of plugins with a callback of this stage, and those that [`transform_module`] is
+/// given.
+pub fn set_current(stage: Stage, optimizer: Optimizer) {
+    CURRENT.write().unwrap_or_else(PoisonError::into_inner)[stage.slot()] = Some(optimizer);
 }
 
 /// What the callback makes of a module, for compilers that no callback can be registered with; `None` where it stays as it is.
@@ -110,8 +150,8 @@ pub fn set_current(optimizer: Optimizer) {
 /// # Errors
 /// Why the program is not to be compiled: settings are strict.
 pub fn transform_module(module: &[u8]) -> Result<Option<Vec<u8>>, String> {
-    let Some(optimizer) = current() else { return Ok(None) };
-    optimizer.of_stage(module).into_result()
+    let Some(optimizer) = current(Stage::Partitioned) else { return Ok(None) };
+    optimizer.of_stage(Stage::Partitioned.route(), module).into_result()
 }
 
 /// Says that nothing came of the module of this name, as a failure of the callback is said.
@@ -119,27 +159,39 @@ pub fn transform_module(module: &[u8]) -> Result<Option<Vec<u8>>, String> {
 /// # Errors
 /// As [`transform_module`].
 pub fn module_failed(name: &str, why: String) -> Result<(), String> {
-    let Some(optimizer) = current() else { return Ok(()) };
+    let Some(optimizer) = current(Stage::Partitioned) else { return Ok(()) };
     optimizer.failed(name, why).into_result().map(drop)
 }
 
 /// Says why the module of this name stays as it is, as the callback does.
 pub fn module_left(name: &str, why: &str) {
-    if let Some(optimizer) = current() {
+    if let Some(optimizer) = current(Stage::Partitioned) {
         optimizer.left(name, why);
     }
 }
 
-fn current() -> Option<Optimizer> {
-    CURRENT.read().unwrap_or_else(PoisonError::into_inner).clone()
+fn current(stage: Stage) -> Option<Optimizer> {
+    CURRENT.read().unwrap_or_else(PoisonError::into_inner)[stage.slot()].clone()
 }
 
 /// Modules that plugins compile from now on stay as they are.
 pub fn unregister() {
-    *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = None;
+    *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = [None, None];
 }
 
-unsafe extern "C" fn transform(_: *mut TransformCallbacks, args: *mut TransformArgs) {
+unsafe extern "C" fn transform_partitioned(_: *mut TransformCallbacks, args: *mut TransformArgs) {
+    // SAFETY: the plugin calls it with arguments that are the callback's for the time of the call.
+    unsafe { transform(Stage::Partitioned, args) }
+}
+
+unsafe extern "C" fn transform_scheduled(_: *mut TransformCallbacks, args: *mut TransformArgs) {
+    // SAFETY: as above.
+    unsafe { transform(Stage::Scheduled, args) }
+}
+
+/// # Safety
+/// `args` is null, or points to the arguments of a callback, which are the callback's for the time of the call.
+unsafe fn transform(stage: Stage, args: *mut TransformArgs) {
     let Some(mut args) = NonNull::new(args) else { return };
     // SAFETY: every version begins with its size.
     let struct_size = unsafe { (*args.as_ptr()).struct_size };
@@ -152,12 +204,13 @@ unsafe extern "C" fn transform(_: *mut TransformCallbacks, args: *mut TransformA
     if args.header.api_version != TRANSFORM_VERSION {
         return;
     }
-    let Some(optimizer) = current() else { return };
+    let Some(optimizer) = current(stage) else { return };
     // SAFETY: the plugin says that so many bytes lie there, for the time of the call.
     let module = unsafe { bytes(args.module.data, args.module.size) };
-    let rewritten = catch_unwind(AssertUnwindSafe(|| optimizer.of_stage(module))).unwrap_or_else(|panic| {
-        optimizer.failed(&program_name(module), format!("internal error: {}", panic_text(&*panic)))
-    });
+    let rewritten =
+        catch_unwind(AssertUnwindSafe(|| optimizer.of_stage(stage.route(), module))).unwrap_or_else(|panic| {
+            optimizer.failed(&program_name(module), format!("internal error: {}", panic_text(&*panic)))
+        });
     match rewritten {
         Rewritten::Same => {}
         Rewritten::Other(proto) => {

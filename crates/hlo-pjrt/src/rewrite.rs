@@ -74,12 +74,12 @@ impl Optimizer {
     }
 
     /// What becomes of a module in the middle of a compile: it is partitioned, and names its devices itself.
-    pub(crate) fn of_stage(&self, code: &[u8]) -> Rewritten {
+    pub(crate) fn of_stage(&self, route: Route, code: &[u8]) -> Rewritten {
         match own_counts(code) {
             Ok(Some(counts)) if counts.n_devices() <= 1 => self.left(&program_name(code), "it runs on one device"),
             Ok(_) if !self.settings.keeps_aliases && donates(code) => self.left(&program_name(code), LOSES_ALIASES),
             // The tool finds them in the module, or in the groups of its collectives.
-            Ok(_) => self.rewrite(code, Route::Stage),
+            Ok(_) => self.rewrite(code, route),
             Err(why) => self.failed(&program_name(code), why),
         }
     }

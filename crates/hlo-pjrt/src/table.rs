@@ -6,7 +6,7 @@ use crate::compile::{Interception, entry_for};
 use crate::errors::Errors;
 use crate::extensions::KnownApi;
 use crate::log::Level;
-use crate::native::{RegisterError, register};
+use crate::native::{RegisterError, Stage, register};
 use crate::rewrite::Optimizer;
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -31,7 +31,7 @@ pub unsafe fn wrap(real: NonNull<PjrtApi>, optimizer: Optimizer) -> NonNull<Pjrt
         }
     };
     // SAFETY: by this function's contract.
-    match unsafe { register(real, optimizer.clone()) } {
+    match unsafe { register(real, Stage::Partitioned, optimizer.clone()) } {
         Ok(()) => {
             say(Level::All, "registered with the plugin, before its scheduler (XlaTransform)");
             return real;

@@ -78,6 +78,6 @@ fn n_between(module: &Module, start: InstId) -> usize {
     let insts = &module.comp(module.inst(start).parent).insts;
     let is_end = |&inst: &InstId| inst != start && module.inst(inst).operands.contains(&start);
     let place = |of: Option<usize>| of.unwrap_or(0);
-    let (begin, end) = (insts.iter().position(|&inst| inst == start), insts.iter().position(|inst| is_end(inst)));
+    let (begin, end) = (insts.iter().position(|&inst| inst == start), insts.iter().position(is_end));
     place(end).saturating_sub(place(begin) + 1)
 }

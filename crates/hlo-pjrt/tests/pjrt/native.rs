@@ -8,7 +8,7 @@ use hlo_pjrt::c_api::{
     TransformCallbacks, TransformHeader, TransformString, XLA_TRANSFORM, XlaTransformExtension,
 };
 use hlo_pjrt::{
-    Level, Made, Optimizer, RegisterError, Settings, Tool, module_failed, module_left, register, set_current,
+    Level, Made, Optimizer, RegisterError, Settings, Stage, Tool, module_failed, module_left, register, set_current,
     transform_module, unregister, wrap,
 };
 use std::mem::offset_of;
@@ -144,7 +144,7 @@ fn what_xla_does_itself_is_left_to_it() {
     let (asked, lines) = settings();
     let asked = Settings { pipeline: "combine-collectives,dce".into(), ..asked };
     // SAFETY: the table is never freed.
-    assert_eq!(unsafe { register(real, Optimizer::new(asked)) }, Ok(()));
+    assert_eq!(unsafe { register(real, Stage::Partitioned, Optimizer::new(asked)) }, Ok(()));
     assert!(transform(&module, WHOLE, TRANSFORM_VERSION).is_ok_and(|made| made.is_none()));
     assert_eq!(only_line(&lines, Level::All), "sums: left as it is: XLA combines its collectives itself");
 }
@@ -158,7 +158,7 @@ fn without_an_optimizer_modules_stay_as_they_are() {
     let (asked, lines) = settings();
     let fails: Tool = |_, _, _| Err("called".into());
     // SAFETY: the table is never freed.
-    assert_eq!(unsafe { register(real, Optimizer::with_tool(asked, fails)) }, Ok(()));
+    assert_eq!(unsafe { register(real, Stage::Partitioned, Optimizer::with_tool(asked, fails)) }, Ok(()));
     assert_eq!(transform(&module, WHOLE, TRANSFORM_VERSION), Ok(None));
     assert!(only_line(&lines, Level::Warning).contains("called"));
     lines.lock().expect("no panic").clear();
@@ -176,7 +176,7 @@ fn a_module_is_transformed_without_a_plugin() {
     assert_eq!(module_failed("jit_step", "it fell".into()), Ok(()));
     let sharded = "shard-weight-update{profit=always},dce";
     let (asked, lines) = settings();
-    set_current(Optimizer::new(Settings { pipeline: sharded.into(), ..asked }));
+    set_current(Stage::Partitioned, Optimizer::new(Settings { pipeline: sharded.into(), ..asked }));
     let made = transform_module(&module).expect("no error").expect("a change");
     assert_eq!((count(&module, "reduce-scatter"), count(&made, "reduce-scatter")), (0, 5));
     only_line(&lines, Level::Change);
@@ -187,7 +187,7 @@ fn a_module_is_transformed_without_a_plugin() {
     assert_eq!(module_failed("jit_step", "it fell".into()), Ok(()));
     assert_eq!(only_line(&lines, Level::Warning), "jit_step: compiled as it came: it fell");
     let (asked, _) = settings();
-    set_current(Optimizer::new(Settings { pipeline: sharded.into(), is_strict: true, ..asked }));
+    set_current(Stage::Partitioned, Optimizer::new(Settings { pipeline: sharded.into(), is_strict: true, ..asked }));
     assert_eq!(module_failed("jit_step", "it fell".into()), Err("jit_step: it fell".into()));
 }
 
@@ -210,7 +210,7 @@ fn a_compiler_that_drops_aliases_gets_nothing_that_donates() {
     ] {
         let (asked, lines) = settings();
         let pipeline = "shard-weight-update{profit=always},dce".into();
-        set_current(Optimizer::new(Settings { pipeline, keeps_aliases, ..asked }));
+        set_current(Stage::Partitioned, Optimizer::new(Settings { pipeline, keeps_aliases, ..asked }));
         assert_eq!(transform_module(module).map(|made| made.is_some()), Ok(changes));
         if !changes {
             assert!(only_line(&lines, Level::All).contains("expected jaxlib 0.11 or newer"));
@@ -227,7 +227,7 @@ fn the_devices_are_those_that_the_module_names() {
     let (asked, lines) = settings();
     let fails: Tool = |_, _, _| Err("called".into());
     // SAFETY: the table is never freed.
-    assert_eq!(unsafe { register(real, Optimizer::with_tool(asked, fails)) }, Ok(()));
+    assert_eq!(unsafe { register(real, Stage::Partitioned, Optimizer::with_tool(asked, fails)) }, Ok(()));
     for (assignment, line) in [
         // Field 15 {1: replicas, 2: partitions}.
         (&b"\x7a\x04\x08\x01\x10\x01"[..], (Level::All, "left as it is: it runs on one device")),
@@ -254,7 +254,7 @@ fn a_failure_in_the_callback() {
         let (asked, lines) = settings();
         let optimizer = Optimizer::with_tool(Settings { is_strict, ..asked }, panics);
         // SAFETY: the table is never freed.
-        assert_eq!(unsafe { register(real, optimizer) }, Ok(()));
+        assert_eq!(unsafe { register(real, Stage::Partitioned, optimizer) }, Ok(()));
         let made = transform(&module, WHOLE, TRANSFORM_VERSION);
         if is_strict {
             assert_eq!(made, Err("hlo-opt (HLO_OPT_STRICT=1): jit_step: internal error: the tree fell".into()));
@@ -268,7 +268,12 @@ fn a_failure_in_the_callback() {
     let (asked, _) = settings();
     let tool: Tool = |_, _, route| Err(format!("{route:?}"));
     // SAFETY: as above.
-    assert_eq!(unsafe { register(real, Optimizer::with_tool(Settings { is_strict: true, ..asked }, tool)) }, Ok(()));
+    assert_eq!(
+        unsafe {
+            register(real, Stage::Partitioned, Optimizer::with_tool(Settings { is_strict: true, ..asked }, tool))
+        },
+        Ok(())
+    );
     let made = transform(&without_counts("mlp_momentum.hlo"), WHOLE, TRANSFORM_VERSION);
     assert_eq!(made, Err("hlo-opt (HLO_OPT_STRICT=1): jit_step: Stage".into()));
 }
@@ -295,9 +300,9 @@ fn registering_says_why_it_cannot() {
     let (asked, _) = settings();
     let optimizer = Optimizer::new(asked);
     // SAFETY: the table is never freed.
-    let error = unsafe { register(table(TABLE_BYTES, 0, null_mut()), optimizer.clone()) };
+    let error = unsafe { register(table(TABLE_BYTES, 0, null_mut()), Stage::Partitioned, optimizer.clone()) };
     assert_eq!(error, Err(RegisterError::NoExtension));
     // SAFETY: as above.
-    let error = unsafe { register(table(TABLE_BYTES, 7, null_mut()), optimizer) };
+    let error = unsafe { register(table(TABLE_BYTES, 7, null_mut()), Stage::Partitioned, optimizer) };
     assert!(matches!(&error, Err(RegisterError::UnknownApi(why)) if why.contains("7.81")), "{error:?}");
 }

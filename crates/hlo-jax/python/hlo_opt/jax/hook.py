@@ -51,6 +51,7 @@ def enable(
     *,
     only: str | Sequence[str] | None = None,
     machine: str | None = None,
+    schedule: bool = False,
     strict: bool = False,
     deadline_s: float = 60.0,
 ) -> None:
@@ -68,6 +69,8 @@ def enable(
         pipeline: a preset or a list of passes, with options, as the command line takes them.
         only: names of jitted functions that are touched; all if none is given.
         machine: what times are predicted for: ``"h100"``, ``"h200:4"``, as ``--machine`` takes it.
+        schedule: also order anew what XLA has scheduled (``schedule-collectives``), where a shorter step is predicted and no
+            more memory is taken: collectives run beside more of the other work. On GPUs only; no GPU has run it yet.
         strict: what goes wrong is an error of the compile, not a warning on stderr and the program as it was.
         deadline_s: seconds that one program may take.
 
@@ -81,23 +84,23 @@ def enable(
         check_machine(machine)
     names = [only] if isinstance(only, str) else list(only or ())
     is_off = os.environ.get("HLO_OPT", "").lower() == "off"
-    said = (_native.__version__, pipeline, names, machine, strict, deadline_s)
+    said = (_native.__version__, pipeline, names, machine, schedule, strict, deadline_s)
     others = private.disagreeing_processes("enable", "off" if is_off else repr(said), _WAIT_S)
     if others:
         raise HookError(f"nothing is enabled: processes {others} enable something else, or nothing within {_WAIT_S} s")
     if is_off:
         # What was enabled before is not what is asked for now.
-        _native.hook([], pipeline, names, machine, strict, deadline_s, True)
+        _native.hook([], pipeline, names, machine, strict, deadline_s, True, False)
         disable()
         return
     keeps_aliases = tuple(map(int, re.findall(r"\d+", jax.lib.__version__)[:2])) >= KEEPS_ALIASES
     plugins = list(private.pjrt_plugins().items())
     try:
-        _native.hook(plugins, pipeline, names, machine, strict, deadline_s, keeps_aliases)
+        _native.hook(plugins, pipeline, names, machine, strict, deadline_s, keeps_aliases, bool(schedule))
     except RuntimeError as error:
         raise HookError(str(error)) from None
     private.intercept_cpu_compiles(_compile_changed)
-    settings = (pipeline, tuple(names), machine)
+    settings = (pipeline, tuple(names), machine, bool(schedule))
     private.set_cache_salt(f"hlo-opt {_native.__version__} {settings}")
 
 
