@@ -121,7 +121,7 @@ pub fn predict_timeline(
     machine: &Machine,
 ) -> Result<(ModuleTime, Vec<Span>), SizeMismatch> {
     let (time, recorder) = run(module, frequencies, machine, Issue::Freely, Some(Recorder::default()))?;
-    let spans = recorder.zip(module.entry()).map(|(recorder, entry)| recorder.unfold(module, entry));
+    let spans = recorder.and_then(|(recorder, prepared)| Some(recorder.unfold(&prepared, prepared.entry()?)));
     Ok((time, spans.unwrap_or_default()))
 }
 
@@ -136,17 +136,17 @@ pub fn predict_starts(
     machine: &Machine,
 ) -> Result<SecondaryMap<InstId, Option<f64>>, SizeMismatch> {
     let (_, recorder) = run(module, frequencies, machine, Issue::Freely, Some(Recorder::default()))?;
-    Ok(recorder.map(|recorder| recorder.starts_s()).unwrap_or_default())
+    Ok(recorder.map(|(recorder, _)| recorder.starts_s()).unwrap_or_default())
 }
 
-/// The time, and what the recorder saw.
+/// The time, and what the recorder saw of the module as it was prepared for that.
 fn run(
     module: &Module,
     frequencies: &Frequencies,
     machine: &Machine,
     issue: Issue,
     recorder: Option<Recorder>,
-) -> Result<(ModuleTime, Option<Recorder>), SizeMismatch> {
+) -> Result<(ModuleTime, Option<(Recorder, Module)>), SizeMismatch> {
     let network = machine.network(module.n_devices().max(1))?;
     let stepwise = stepwise_computations(module);
     let mut module = module.clone();
@@ -156,7 +156,8 @@ fn run(
         let prepared = prepare_and_stage(&mut module, comp);
         staged[comp] = prepared.ok().map(|(_, staged)| staged);
     }
-    let module = &module;
+    let prepared = module;
+    let module = &prepared;
     let mut clock = Clock {
         module,
         frequencies,
@@ -177,7 +178,7 @@ fn run(
         }
     }
     let time = module.entry().map(|entry| clock.times[entry]).unwrap_or_default();
-    Ok((time, progress.recorder))
+    Ok((time, progress.recorder.map(|recorder| (recorder, prepared))))
 }
 
 /// Nested calls that are priced in their callers' place.
