@@ -8,7 +8,7 @@
 //! Cost: linear in the module, times the collectives that are open at once.
 
 use crate::time::{Members, exchange_of, members_of};
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use hlo_ir::op::{Begun, Flow};
 use hlo_ir::{CompId, InstId, Module};
 
@@ -147,9 +147,9 @@ impl<'m> Exchanges<'m> {
         if let Some(known) = self.of_comp.get(&comp) {
             return known.clone();
         }
-        let insts = self.module.comp(comp).insts.iter();
-        let all: HashSet<usize> = insts.flat_map(|&inst| self.of(inst)).collect();
-        let all: Vec<usize> = all.into_iter().collect();
+        let mut all: Vec<usize> = self.module.comp(comp).insts.iter().flat_map(|&inst| self.of(inst)).collect();
+        all.sort_unstable();
+        all.dedup();
         self.of_comp.insert(comp, all.clone());
         all
     }

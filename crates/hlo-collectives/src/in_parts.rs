@@ -1,9 +1,9 @@
 //! What the passes share that compute in parts so that collectives run meanwhile: what they are asked for, and what pays.
 
 use crate::refusal::OptionError;
-use hlo_analysis::time::{Machine, predict};
-use hlo_ir::diag::Entity;
+use hlo_analysis::time::Machine;
 use hlo_ir::{DType, Module};
+use hlo_pass::machine::machine_of;
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{PassCx, PassError};
 
@@ -12,20 +12,6 @@ pub(crate) const MIN_GAIN: OptionInfo = OptionInfo {
     kind: OptionKind::Float,
     default: "0.005",
     help: "profit=auto: least share of the step's predicted time that a change must save",
-};
-
-pub(crate) const CLUSTER: OptionInfo = OptionInfo {
-    name: "cluster",
-    kind: OptionKind::Text,
-    default: "",
-    help: "how the devices are wired, for predicted times: [(node,2),(gpu,8)] or a shipped name; empty: one switch",
-};
-
-pub(crate) const DEVICE: OptionInfo = OptionInfo {
-    name: "device",
-    kind: OptionKind::Text,
-    default: "h200",
-    help: "the device, for predicted times: h200, a100, v100, tpuv3",
 };
 
 /// What a change is worth.
@@ -47,7 +33,7 @@ impl Profit {
         if !(0.0..=1.0).contains(&min_gain) {
             return Err(OptionError::MinGain { found: min_gain });
         }
-        let machine = Machine::from_args(options.text("cluster"), options.text("device"));
+        let machine = machine_of(options);
         let is_forced = options.text("profit") == "always";
         Ok(Profit { is_forced, min_gain, machine: machine.map_err(OptionError::Cluster)? })
     }
@@ -57,10 +43,7 @@ impl Profit {
     /// # Errors
     /// The machine has another number of devices than the module.
     pub(crate) fn predicted_s(&self, module: &Module, cx: &mut PassCx<'_>) -> Result<f64, PassError> {
-        let frequencies = cx.analyses.frequencies(module);
-        let time = predict(module, &frequencies, &self.machine);
-        let time = time.map_err(|error| PassError::about("machine-size", Entity::Module, error.to_string()))?;
-        Ok(time.critical_path_s)
+        cx.predicted_s(module, &self.machine)
     }
 
     /// Why a change from one predicted time to another is left; `None` if it is to be made.

@@ -223,6 +223,13 @@ impl Module {
         self.order.iter().map(|&c| self.comps[c].insts.len()).sum()
     }
 
+    /// What must have run before an instruction: its operands and control predecessors.
+    pub fn needed(&self, inst: InstId) -> impl Iterator<Item = InstId> {
+        let instruction = self.inst(inst);
+        let marks = instruction.marks.iter().flat_map(|marks| marks.control_predecessors.iter());
+        instruction.operands.iter().chain(marks).copied()
+    }
+
     /// The shape of an instruction's result.
     #[inline]
     pub fn shape(&self, inst: InstId) -> &Shape {

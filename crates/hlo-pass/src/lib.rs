@@ -2,6 +2,7 @@
 
 mod deadline;
 pub mod fastest;
+pub mod machine;
 pub mod options;
 pub mod pipeline;
 pub mod report;

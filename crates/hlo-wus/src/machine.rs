@@ -3,24 +3,7 @@
 use hlo_analysis::time::{Machine, Network};
 use hlo_cluster::{Collective, CollectiveCost};
 use hlo_ir::DType;
-use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_spmd::Grouping;
-
-/// How the devices are wired, as both passes take it.
-pub(crate) const CLUSTER: OptionInfo = OptionInfo {
-    name: "cluster",
-    kind: OptionKind::Text,
-    default: "",
-    help: "how the devices are wired, for predicted times: [(node,2),(gpu,8)] or a shipped name; empty: one switch",
-};
-
-/// What every device is, as both passes take it.
-pub(crate) const DEVICE: OptionInfo = OptionInfo {
-    name: "device",
-    kind: OptionKind::Text,
-    default: "h200",
-    help: "the device, for predicted times: h200, a100, v100, tpuv3",
-};
 
 /// The times of collectives of a module on `network` that sums gradients over `sums`, cut by `grouping`.
 pub fn times(machine: &Machine, network: &Network, sums: &[Vec<u32>], grouping: &Grouping) -> Times {

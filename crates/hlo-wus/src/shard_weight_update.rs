@@ -48,7 +48,7 @@ use crate::error::{GradientRefusal, WusError};
 use crate::explain::{self, Unequal};
 use crate::find::{Gradient, LeftGradient, find_gradients};
 use crate::interface::Interface;
-use crate::machine::{CLUSTER, DEVICE, Times, times};
+use crate::machine::{Times, times};
 use crate::pairs::{Pair, aliased, joined, parse_pairs};
 use crate::problem::{Problem, Rate, Terms};
 use crate::rewrite::Rewriter;
@@ -61,6 +61,7 @@ use hlo_analysis::time::Machine;
 use hlo_analysis::values::{InstLeaf, SharedCallees, Through, ValueId, Values};
 use hlo_ir::diag::Entity;
 use hlo_ir::{CompId, InstId, Module, Opcode};
+use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Artifact, LateText, MemoryChange};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -248,7 +249,7 @@ impl ShardWeightUpdate {
             state_pairs: parse_pairs(options.text("state-pairs"))?,
             unknown_trip_count: options.int("unknown-trip-count").max(1) as u64,
             ps_per_resident_byte: options.float("memory-weight").max(0.0),
-            machine: Machine::from_args(options.text("cluster"), options.text("device")).map_err(WusError::Machine)?,
+            machine: machine_of(options).map_err(WusError::Machine)?,
         })
     }
 

@@ -5,6 +5,9 @@
 //! lanes, one for kernels, one for collectives and one for asynchronous copies ([`predict`]). The figures tell which of two programs is faster; they are no
 //! measurements.
 
+/// Why a machine cannot be made of what the user says.
+pub use hlo_cluster::ClusterError as MachineError;
+
 mod clock;
 mod exchange;
 mod kernel;

@@ -41,12 +41,13 @@ mod find;
 mod pieces;
 mod ring;
 
-use crate::in_parts::{CLUSTER, DEVICE, MIN_GAIN, Profit};
+use crate::in_parts::{MIN_GAIN, Profit};
 use crate::refusal::OptionError;
 use find::{Kind, Site, find_sites};
 use hlo_analysis::Preserved;
 use hlo_ir::diag::Entity;
 use hlo_ir::{InstId, Module};
+use hlo_pass::machine::{CLUSTER, DEVICE};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};

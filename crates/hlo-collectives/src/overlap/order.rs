@@ -18,7 +18,7 @@ pub(super) fn by_start(module: &Module, comp: CompId, starts_s: &SecondaryMap<In
         let own = start_of(module, inst, starts_s).map(|start_s| (start_s * 1e12) as u64 + 1);
         let first = own.unwrap_or(wanted[inst]);
         wanted[inst] = if module.inst(inst).opcode.row().flow == Flow::Parameter { 0 } else { first };
-        for needed in needed(module, inst) {
+        for needed in module.needed(inst) {
             wanted[needed] = wanted[needed].min(first);
         }
     }
@@ -40,17 +40,10 @@ pub(super) fn collectives_early(module: &Module, comp: CompId) -> Vec<InstId> {
     let mut wanted: Wanted = SecondaryMap::new();
     for (at, &inst) in insts.iter().enumerate() {
         let is_start = matches!(module.inst(inst).opcode.row().flow, Flow::Collective(_) | Flow::AsyncStart(_));
-        let last = needed(module, inst).map(|needed| wanted[needed]).max().unwrap_or(0);
+        let last = module.needed(inst).map(|needed| wanted[needed]).max().unwrap_or(0);
         wanted[inst] = if is_start { last } else { 1 + at as u64 };
     }
     ordered(module, comp, &wanted)
-}
-
-/// What must have run before an instruction.
-fn needed(module: &Module, inst: InstId) -> impl Iterator<Item = InstId> {
-    let instruction = module.inst(inst);
-    let marks = instruction.marks.iter().flat_map(|marks| marks.control_predecessors.iter());
-    instruction.operands.iter().chain(marks).copied()
 }
 
 /// Of the instructions whose operands are out, the one wanted first comes next; of several the first in the text.
@@ -59,7 +52,7 @@ fn ordered(module: &Module, comp: CompId, wanted: &Wanted) -> Vec<InstId> {
     let mut users: SecondaryMap<InstId, Vec<usize>> = SecondaryMap::new();
     let mut n_open = vec![0usize; insts.len()];
     for (at, &inst) in insts.iter().enumerate() {
-        for needed in needed(module, inst) {
+        for needed in module.needed(inst) {
             users[needed].push(at);
             n_open[at] += 1;
         }

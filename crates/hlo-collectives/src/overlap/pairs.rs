@@ -100,10 +100,7 @@ pub(super) fn put_ends_late(module: &mut Module, comp: CompId) {
         if start_of[inst].is_some() {
             continue;
         }
-        let instruction = module.inst(inst);
-        let predecessors = instruction.marks.iter().flat_map(|marks| &marks.control_predecessors);
-        let read =
-            instruction.operands.iter().chain(predecessors).copied().filter(|&needed| start_of[needed].is_some());
+        let read = module.needed(inst).filter(|&needed| start_of[needed].is_some());
         let met = flight.met_by(inst, &mut exchanges).into_iter().filter_map(|meeting| done_of[meeting.earlier]);
         for done in met.chain(read) {
             if !std::mem::replace(&mut is_out[done], true) {

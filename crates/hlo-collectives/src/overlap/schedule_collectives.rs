@@ -36,7 +36,6 @@
 
 use super::order::{by_start, collectives_early};
 use super::pairs::{make_pairs, put_ends_late};
-use crate::in_parts::{CLUSTER, DEVICE};
 use crate::refusal::OptionError;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
@@ -46,6 +45,7 @@ use hlo_analysis::memory::memory_sizes;
 use hlo_analysis::time::{Machine, SizeMismatch, predict_as_ordered, predict_starts};
 use hlo_ir::Module;
 use hlo_ir::diag::Entity;
+use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -93,7 +93,7 @@ struct Ordered {
 
 impl ScheduleCollectives {
     fn new(options: &Options) -> Result<ScheduleCollectives, OptionError> {
-        let machine = Machine::from_args(options.text("cluster"), options.text("device"));
+        let machine = machine_of(options);
         let most_memory = options.float("most-memory");
         Ok(ScheduleCollectives { most_memory, machine: machine.map_err(OptionError::Cluster)? })
     }

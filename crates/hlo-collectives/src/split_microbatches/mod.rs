@@ -43,11 +43,12 @@
 mod region;
 mod write;
 
-use crate::in_parts::{CLUSTER, DEVICE, MIN_GAIN, Profit};
+use crate::in_parts::{MIN_GAIN, Profit};
 use crate::refusal::OptionError;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
 use hlo_ir::{InstId, Module};
+use hlo_pass::machine::{CLUSTER, DEVICE};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};

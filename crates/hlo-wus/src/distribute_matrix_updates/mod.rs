@@ -42,15 +42,15 @@ mod kinds;
 mod stacked;
 
 use crate::error::WusError;
-use crate::machine::{CLUSTER, DEVICE};
 use crate::tables::IndexSet;
 use alike::Source;
 use exchange::Exchange;
 use hlo_analysis::Preserved;
-use hlo_analysis::time::{Machine, predict};
+use hlo_analysis::time::Machine;
 use hlo_ir::diag::Entity;
 use hlo_ir::module::UserMap;
 use hlo_ir::{InstId, Module};
+use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -90,16 +90,8 @@ impl DistributeMatrixUpdates {
     fn new(options: &Options) -> Result<DistributeMatrixUpdates, WusError> {
         Ok(DistributeMatrixUpdates {
             is_forced: options.text("profit") == "always",
-            machine: Machine::from_args(options.text("cluster"), options.text("device")).map_err(WusError::Machine)?,
+            machine: machine_of(options).map_err(WusError::Machine)?,
         })
-    }
-
-    /// The predicted time of a module, in nanoseconds.
-    fn predicted_ns(&self, module: &Module, cx: &mut PassCx<'_>) -> Result<f64, PassError> {
-        let frequencies = cx.analyses.frequencies(module);
-        let time = predict(module, &frequencies, &self.machine);
-        let time = time.map_err(|error| PassError::about("machine-size", Entity::Module, error.to_string()))?;
-        Ok(time.critical_path_s * 1e9)
     }
 }
 
@@ -160,10 +152,10 @@ impl DistributeMatrixUpdates {
         }
         let now_ns = match *known_ns {
             Some(now_ns) => now_ns,
-            None => self.predicted_ns(module, cx)?,
+            None => cx.predicted_s(module, &self.machine)? * 1e9,
         };
         cx.analyses.invalidate(Preserved { frequencies: true, ..Preserved::NONE });
-        let then_ns = self.predicted_ns(&work, cx)?;
+        let then_ns = cx.predicted_s(&work, &self.machine)? * 1e9;
         if !self.is_forced && then_ns >= now_ns {
             *known_ns = Some(now_ns);
             if let [kind] = kinds {

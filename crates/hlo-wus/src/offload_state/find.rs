@@ -41,7 +41,7 @@ pub(super) struct Found {
 fn followers(module: &Module, comp: CompId) -> SecondaryMap<InstId, Vec<InstId>> {
     let mut all: SecondaryMap<InstId, Vec<InstId>> = SecondaryMap::new();
     for &inst in &module.comp(comp).insts {
-        needed(module, inst).for_each(|before| all[before].push(inst));
+        module.needed(inst).for_each(|before| all[before].push(inst));
     }
     all
 }
@@ -53,13 +53,6 @@ fn dependents(followers: &SecondaryMap<InstId, Vec<InstId>>, inst: InstId) -> En
         work.extend(followers[at].iter().filter(|&&follower| found.insert(follower)));
     }
     found
-}
-
-/// What must have run before an instruction.
-pub(super) fn needed(module: &Module, inst: InstId) -> impl Iterator<Item = InstId> {
-    let instruction = module.inst(inst);
-    let marks = instruction.marks.iter().flat_map(|marks| marks.control_predecessors.iter());
-    instruction.operands.iter().chain(marks).copied()
 }
 
 /// The state of a module.

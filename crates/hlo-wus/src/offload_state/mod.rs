@@ -46,14 +46,14 @@ mod order;
 mod write;
 
 use crate::error::WusError;
-use crate::machine::{CLUSTER, DEVICE};
 use crate::pairs::{Pair, parse_pairs};
 use find::{Found, State, find_state};
 use hlo_analysis::Preserved;
 use hlo_analysis::memory::memory_sizes;
-use hlo_analysis::time::{Machine, predict};
+use hlo_analysis::time::Machine;
 use hlo_ir::Module;
 use hlo_ir::diag::Entity;
+use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Decision, MemoryChange};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -103,16 +103,8 @@ impl OffloadState {
             limit: options.int("memory-limit").unsigned_abs(),
             min_bytes: options.int("min-bytes").unsigned_abs(),
             pairs: parse_pairs(options.text("state-pairs"))?,
-            machine: Machine::from_args(options.text("cluster"), options.text("device")).map_err(WusError::Machine)?,
+            machine: machine_of(options).map_err(WusError::Machine)?,
         })
-    }
-
-    /// The predicted time of a module, in nanoseconds.
-    fn predicted_ns(&self, module: &Module, cx: &mut PassCx<'_>) -> Result<f64, PassError> {
-        let frequencies = cx.analyses.frequencies(module);
-        let time = predict(module, &frequencies, &self.machine);
-        let time = time.map_err(|error| PassError::about("machine-size", Entity::Module, error.to_string()))?;
-        Ok(time.critical_path_s * 1e9)
     }
 }
 
@@ -141,7 +133,7 @@ impl Pass for OffloadState {
             return Ok(Changed::No);
         };
         let (n_states, peak_bytes) = (made.n_states, made.peak_bytes);
-        let before_ns = self.predicted_ns(module, cx)?;
+        let before_ns = cx.predicted_s(module, &self.machine)? * 1e9;
         let named = |state: &State| {
             let reason =
                 format!("no gradient depends on it; it is on the device from %{} on", state.first_user(module));
@@ -151,7 +143,7 @@ impl Pass for OffloadState {
         let moved_bytes: u64 = states.iter().take(n_states).map(|state| state.bytes).sum();
         *module = made.module;
         cx.analyses.invalidate(Preserved { frequencies: true, ..Preserved::NONE });
-        let after_ns = self.predicted_ns(module, cx)?;
+        let after_ns = cx.predicted_s(module, &self.machine)? * 1e9;
         let above = match self.limit {
             limit if limit > 0 && peak_bytes > limit => format!(", above the limit of {limit}"),
             _ => String::new(),

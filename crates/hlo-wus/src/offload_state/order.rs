@@ -4,7 +4,7 @@
 //! what depends on no state keeps its order, and what depends on state follows as soon as all is there that its update needs: the update of the first array
 //! that is complete, then the next one's. What depends on several arrays belongs to the last of them.
 
-use super::find::{State, needed};
+use super::find::State;
 use cranelift_entity::SecondaryMap;
 use hlo_ir::{CompId, InstId, Module};
 
@@ -17,7 +17,7 @@ pub(super) fn grouped_order(module: &Module, entry: CompId, states: &[State]) ->
     states.iter().flat_map(|state| &state.dependents).for_each(|&inst| depends[inst] = true);
     // Where the last of what an update needs from outside stands.
     let ready_at = |state: &State| {
-        let outside = state.dependents.iter().flat_map(|&inst| needed(module, inst)).filter(|&inst| !depends[inst]);
+        let outside = state.dependents.iter().flat_map(|&inst| module.needed(inst)).filter(|&inst| !depends[inst]);
         outside.map(|inst| position[inst]).max().unwrap_or(0)
     };
     let mut ranked: Vec<(usize, usize, &State)> = states
