@@ -23,7 +23,7 @@ pub struct Meeting {
     pub devices: (u32, u32),
 }
 
-/// The collectives that meet, in text order.
+/// The collectives that meet, in text order; of each the first one that it meets.
 pub fn meetings(module: &Module) -> Vec<Meeting> {
     let mut found = Vec::new();
     let mut exchanges = Exchanges::new(module);
@@ -49,6 +49,9 @@ pub struct Flight {
 impl Flight {
     /// Those of the open pairs that what `inst` runs meets.
     pub fn met_by(&self, inst: InstId, exchanges: &mut Exchanges<'_>) -> Vec<Meeting> {
+        if exchanges.of(inst).is_empty() {
+            return Vec::new();
+        }
         let meeting = |&earlier: &InstId| {
             let devices = exchanges.shared(earlier, inst)?;
             Some(Meeting { earlier, later: inst, devices })
@@ -56,15 +59,19 @@ impl Flight {
         self.open.iter().filter_map(meeting).collect()
     }
 
-    /// Goes past an instruction: what it begins is open from here on, what it ends no more. Whom it meets.
-    pub fn pass(&mut self, module: &Module, inst: InstId, exchanges: &mut Exchanges<'_>) -> Vec<Meeting> {
+    /// Goes past an instruction: what it begins is open from here on, what it ends no more. The first that it meets.
+    pub fn pass(&mut self, module: &Module, inst: InstId, exchanges: &mut Exchanges<'_>) -> Option<Meeting> {
         let flow = module.inst(inst).opcode.row().flow;
         if flow == Flow::AsyncDone {
             let start = start_of(module, inst);
             self.open.retain(|&open| Some(open) != start);
-            return Vec::new();
+            return None;
         }
-        let met = self.met_by(inst, exchanges);
+        let meeting = |&earlier: &InstId| {
+            let devices = exchanges.shared(earlier, inst)?;
+            Some(Meeting { earlier, later: inst, devices })
+        };
+        let met = self.open.iter().find_map(meeting);
         if matches!(flow, Flow::AsyncStart(_)) && !exchanges.of(inst).is_empty() {
             self.open.push(inst);
         }

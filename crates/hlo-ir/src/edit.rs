@@ -257,6 +257,15 @@ impl Module {
         effectful
     }
 
+    /// The instructions of a computation whose order among each other is seen from outside: those with an effect, and those that draw from a
+    /// random state that they share.
+    pub fn ordered_among_each_other(&self, comp: CompId) -> Vec<InstId> {
+        let effectful = self.effectful_among(&[comp]);
+        let draws = |inst: InstId| self.inst(inst).opcode.row().effects == Effects::Random;
+        let insts = self.comp(comp).insts.iter().copied();
+        insts.filter(|&inst| draws(inst) || self.has_effect(inst, &effectful)).collect()
+    }
+
     pub(crate) fn has_effect(&self, inst: InstId, effectful: &EntitySet<CompId>) -> bool {
         let instruction = self.inst(inst);
         match instruction.opcode.row().effects {

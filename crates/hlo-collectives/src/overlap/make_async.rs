@@ -31,11 +31,14 @@
 //! XLA); <https://github.com/openxla/xla/issues/19026>.
 
 use super::pairs::make_pairs;
+use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
-use hlo_ir::{InstId, Module};
+use hlo_ir::op::Flow;
+use hlo_ir::{CompId, InstId, Module};
 use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use indexmap::IndexSet;
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -64,8 +67,8 @@ impl Pass for MakeAsync {
             cx.report.unchanged_because = Some("there is no collective in one piece between several devices".into());
             return Ok(Changed::No);
         }
-        for &start in &starts {
-            let n_between = n_between(module, start);
+        let ends = ends_of(module, &starts);
+        for (&start, n_between) in starts.iter().zip(ends) {
             let reason = format!("{n_between} instructions stand between its start and its end");
             cx.report.decisions.push(Decision::about(module, start, "begun", reason));
         }
@@ -73,11 +76,18 @@ impl Pass for MakeAsync {
     }
 }
 
-/// How many instructions stand between a start and its end.
-fn n_between(module: &Module, start: InstId) -> usize {
-    let insts = &module.comp(module.inst(start).parent).insts;
-    let is_end = |&inst: &InstId| inst != start && module.inst(inst).operands.contains(&start);
-    let place = |of: Option<usize>| of.unwrap_or(0);
-    let (begin, end) = (insts.iter().position(|&inst| inst == start), insts.iter().position(is_end));
-    place(end).saturating_sub(place(begin) + 1)
+/// How many instructions stand between each start and its end.
+fn ends_of(module: &Module, starts: &[InstId]) -> Vec<usize> {
+    let mut position: SecondaryMap<InstId, usize> = SecondaryMap::new();
+    let mut end: SecondaryMap<InstId, usize> = SecondaryMap::new();
+    let comps: IndexSet<CompId> = starts.iter().map(|&start| module.inst(start).parent).collect();
+    for (at, &inst) in comps.iter().flat_map(|&comp| module.comp(comp).insts.iter().enumerate()) {
+        position[inst] = at;
+        if let (Flow::AsyncDone, Some(&start)) =
+            (module.inst(inst).opcode.row().flow, module.inst(inst).operands.first())
+        {
+            end[start] = at;
+        }
+    }
+    starts.iter().map(|&start| end[start].saturating_sub(position[start] + 1)).collect()
 }

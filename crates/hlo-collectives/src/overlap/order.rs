@@ -15,7 +15,7 @@ pub(super) fn by_start(module: &Module, comp: CompId, starts_s: &SecondaryMap<In
     let mut wanted: Wanted = SecondaryMap::with_default(u64::MAX);
     for &inst in insts.iter().rev() {
         // Picoseconds order exactly.
-        let own = start_of(module, inst, starts_s).map(|start_s| (start_s * 1e12) as u64 + 1);
+        let own = start_of(module, inst, starts_s).map(|start_s| ((start_s * 1e12) as u64).saturating_add(1));
         let first = own.unwrap_or(wanted[inst]);
         wanted[inst] = if module.inst(inst).opcode.row().flow == Flow::Parameter { 0 } else { first };
         for needed in module.needed(inst) {
@@ -46,7 +46,8 @@ pub(super) fn collectives_early(module: &Module, comp: CompId) -> Vec<InstId> {
     ordered(module, comp, &wanted)
 }
 
-/// Of the instructions whose operands are out, the one wanted first comes next; of several the first in the text.
+/// Of the instructions whose operands are out, the one wanted first comes next; of several the first in the text. Effects stay in the order of the
+/// text.
 fn ordered(module: &Module, comp: CompId, wanted: &Wanted) -> Vec<InstId> {
     let insts = &module.comp(comp).insts;
     let mut users: SecondaryMap<InstId, Vec<usize>> = SecondaryMap::new();
@@ -56,6 +57,12 @@ fn ordered(module: &Module, comp: CompId, wanted: &Wanted) -> Vec<InstId> {
             users[needed].push(at);
             n_open[at] += 1;
         }
+    }
+    let mut position: SecondaryMap<InstId, usize> = SecondaryMap::new();
+    insts.iter().enumerate().for_each(|(at, &inst)| position[inst] = at);
+    for pair in module.ordered_among_each_other(comp).windows(2) {
+        users[pair[0]].push(position[pair[1]]);
+        n_open[position[pair[1]]] += 1;
     }
     let mut ready: BinaryHeap<Reverse<(u64, usize)>> =
         (0..insts.len()).filter(|&at| n_open[at] == 0).map(|at| Reverse((wanted[insts[at]], at))).collect();

@@ -1,6 +1,6 @@
 //! Making pairs, and where their ends stand.
 
-use cranelift_entity::SecondaryMap;
+use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::code::code_computations;
 use hlo_analysis::in_flight::{Exchanges, Flight};
 use hlo_analysis::time::{exchange_of, members_of};
@@ -13,25 +13,52 @@ use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 /// starts.
 pub(super) fn make_pairs(module: &mut Module, min_bytes: u64) -> Vec<InstId> {
     let mut starts = Vec::new();
-    for comp in code_computations(module) {
-        let n_before = starts.len();
-        let mut order = Vec::with_capacity(module.comp(comp).insts.len());
-        for inst in module.comp(comp).insts.clone() {
-            match is_whole(module, inst) && module.shape(inst).memory_bytes() >= min_bytes {
-                true => {
-                    let (start, done) = pair_of(module, comp, inst);
-                    starts.push(start);
-                    order.extend([start, done]);
-                }
-                false => order.push(inst),
-            }
+    // Callees stand before their callers.
+    let mut listed = Vec::new();
+    let before = module.computations().to_vec();
+    let mut code: EntitySet<CompId> = EntitySet::new();
+    code.extend(code_computations(module));
+    for comp in before {
+        if code.contains(comp) {
+            let (made, wrappers) = pairs_of(module, comp, min_bytes);
+            starts.extend(made);
+            listed.extend(wrappers);
         }
-        if starts.len() > n_before {
-            module.comp_mut(comp).insts = order;
-            put_ends_late(module, comp);
+        listed.push(comp);
+    }
+    module.set_computation_order(listed);
+    starts
+}
+
+/// The pairs of one computation: starts, and the computations that they begin.
+fn pairs_of(module: &mut Module, comp: CompId, min_bytes: u64) -> (Vec<InstId>, Vec<CompId>) {
+    let (mut starts, mut wrappers) = (Vec::new(), Vec::new());
+    let mut stands_for: SecondaryMap<InstId, Option<InstId>> = SecondaryMap::new();
+    let mut order = Vec::with_capacity(module.comp(comp).insts.len());
+    for inst in module.comp(comp).insts.clone() {
+        match is_whole(module, inst) && module.shape(inst).memory_bytes() >= min_bytes {
+            true => {
+                let (start, done, wrapper) = pair_of(module, comp, inst);
+                starts.push(start);
+                wrappers.push(wrapper);
+                stands_for[inst] = Some(done);
+                order.extend([start, done]);
+            }
+            false => order.push(inst),
         }
     }
-    starts
+    if !starts.is_empty() {
+        let now = |inst: InstId| stands_for[inst].unwrap_or(inst);
+        for &inst in &order {
+            module.map_operands(inst, now);
+            module.map_control_predecessors(inst, now);
+        }
+        let root = module.comp(comp).root.expand();
+        module.comp_mut(comp).root = root.map(now).into();
+        module.comp_mut(comp).insts = order;
+        put_ends_late(module, comp);
+    }
+    (starts, wrappers)
 }
 
 /// Whether an instruction is a collective in one piece that several devices take part in.
@@ -42,8 +69,8 @@ fn is_whole(module: &Module, inst: InstId) -> bool {
     !has_control && (!members.pairs.is_empty() || members.groups.iter().any(|group| group.len() > 1))
 }
 
-/// A pair that stands for a collective, which is taken out of its computation by whoever lists the computation anew.
-fn pair_of(module: &mut Module, comp: CompId, inst: InstId) -> (InstId, InstId) {
+/// A pair that stands for a collective, and the computation that it begins. Whoever lists the computation anew takes the collective out of it.
+fn pair_of(module: &mut Module, comp: CompId, inst: InstId) -> (InstId, InstId, CompId) {
     let node = module.inst(inst).clone();
     let name = module.inst_name(inst).to_string();
     let wrapper_name = module.names.fresh(&format!("async_{name}"));
@@ -59,11 +86,6 @@ fn pair_of(module: &mut Module, comp: CompId, inst: InstId) -> (InstId, InstId) 
     let root = build.add(&name, node.opcode, result.clone(), params, node.attrs.clone());
     module.inst_mut(root).marks = node.marks.clone();
     module.comp_mut(wrapper).root = Some(root).into();
-    // Callees stand before their callers.
-    let mut listed: Vec<CompId> = module.computations().iter().copied().filter(|&other| other != wrapper).collect();
-    let at = listed.iter().position(|&other| other == comp).unwrap_or(listed.len());
-    listed.insert(at, wrapper);
-    module.set_computation_order(listed);
     let operands = node.operands.iter().map(|&operand| module.shape(operand).clone()).collect();
     let pending = Shape::Tuple([Shape::Tuple(operands), result.clone()].into_iter().collect());
     let mut build = Builder::new(module, comp);
@@ -76,8 +98,7 @@ fn pair_of(module: &mut Module, comp: CompId, inst: InstId) -> (InstId, InstId) 
             module.marks_mut(new).metadata = Some(metadata);
         }
     }
-    module.replace_all_uses(inst, done);
-    (start, done)
+    (start, done, wrapper)
 }
 
 /// Has each end of a pair stand before its first use, or before the first collective that may not be in flight beside it.
@@ -87,7 +108,10 @@ pub(super) fn put_ends_late(module: &mut Module, comp: CompId) {
     let mut start_of: SecondaryMap<InstId, Option<InstId>> = SecondaryMap::new();
     for &inst in &order {
         let instruction = module.inst(inst);
-        if let (Flow::AsyncDone, Some(&start)) = (instruction.opcode.row().flow, instruction.operands.first())
+        // An end that waits for something else too stays behind that.
+        let is_free = instruction.marks.as_ref().is_none_or(|marks| marks.control_predecessors.is_empty());
+        if let (Flow::AsyncDone, Some(&start), true) =
+            (instruction.opcode.row().flow, instruction.operands.first(), is_free)
             && matches!(module.inst(start).opcode.row().flow, Flow::AsyncStart(_))
         {
             (done_of[start], start_of[inst]) = (Some(inst), Some(start));

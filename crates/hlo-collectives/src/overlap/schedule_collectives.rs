@@ -28,7 +28,7 @@
 //!
 //! **What it does not do.** Loops and branches stay where they stand between other work only as far as their operands say; calls are not looked into: inline them before.
 //!
-//! **Requires** nothing. **Ensures** the same results bit for bit, and a predicted time of the text as a schedule that is not longer.
+//! **Requires** nothing. **Ensures** the same results bit for bit, and a predicted time of the text as a schedule that is not longer, but where collectives met in it that may wait for each other for ever.
 //! **Errors**: a machine of another size; a cluster or device that is none.
 //!
 //! References: Graham, *Bounds on Multiprocessing Timing Anomalies*, 1969 (list scheduling); Wang et al., ASPLOS 2023, section 5.2 (ordering starts and ends);
@@ -45,6 +45,7 @@ use hlo_analysis::memory::memory_sizes;
 use hlo_analysis::time::{Machine, SizeMismatch, predict_as_ordered, predict_starts};
 use hlo_ir::Module;
 use hlo_ir::diag::Entity;
+use hlo_ir::op::Flow;
 use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
@@ -70,8 +71,8 @@ pub(crate) static INFO: PassInfo = PassInfo {
 /// The order that the text has.
 const TEXT: &str = "as the text has it";
 
-/// That order, with pairs ended before what may not be in flight beside them.
-const APART: &str = "as the text has it, with no two in flight that share devices";
+/// That order, with each pair ended as late as can be, but before what may not be in flight beside it.
+const APART: &str = "as the text has it, with pairs ended late";
 
 /// Times that are nearer than this share of each other are taken as equal: then memory decides.
 const EQUAL_TIMES: f64 = 0.001;
@@ -98,50 +99,68 @@ impl ScheduleCollectives {
         Ok(ScheduleCollectives { most_memory, machine: machine.map_err(OptionError::Cluster)? })
     }
 
-    /// What is predicted where the text is the schedule and collectives are pairs.
+    /// What is predicted where the text is the schedule. A module without pairs is priced with them: in one piece no collective hides behind anything.
     fn priced(&self, how: &'static str, module: Module, frequencies: &Frequencies) -> Result<Ordered, SizeMismatch> {
-        let mut paired = module.clone();
-        make_pairs(&mut paired, 0);
-        let time = predict_as_ordered(&paired, frequencies, &self.machine)?;
+        let time = match module.header.is_scheduled || has_pairs(&module) {
+            true => predict_as_ordered(&module, frequencies, &self.machine)?,
+            false => {
+                let mut paired = module.clone();
+                make_pairs(&mut paired, 0);
+                predict_as_ordered(&paired, frequencies, &self.machine)?
+            }
+        };
         Ok(Ordered { how, time_s: time.critical_path_s, peak_bytes: memory_sizes(&module).peak_bytes, module })
     }
 
-    /// The orders that are tried, that of the text first.
+    /// The orders that are tried in the place of the text's.
     fn orders(&self, module: &Module, frequencies: &Frequencies) -> Result<Vec<Ordered>, SizeMismatch> {
         let starts_s = predict_starts(module, frequencies, &self.machine)?;
-        let (mut text, mut timed, mut early) = (module.clone(), module.clone(), module.clone());
-        let how_text = if meetings(module).is_empty() { TEXT } else { APART };
+        let (mut apart, mut timed, mut early) = (module.clone(), module.clone(), module.clone());
         for comp in code_computations(module) {
-            if how_text == APART {
-                put_ends_late(&mut text, comp);
-            }
             timed.comp_mut(comp).insts = by_start(module, comp, &starts_s);
             early.comp_mut(comp).insts = collectives_early(module, comp);
-            [&mut timed, &mut early].into_iter().for_each(|work| put_ends_late(work, comp));
+            [&mut apart, &mut timed, &mut early].into_iter().for_each(|work| put_ends_late(work, comp));
         }
         let orders =
-            [(how_text, text), ("as a list scheduler issues tasks", timed), ("with collectives begun early", early)];
+            [(APART, apart), ("as a list scheduler issues tasks", timed), ("with collectives begun early", early)];
         orders.into_iter().map(|(how, work)| self.priced(how, work, frequencies)).collect()
     }
+}
+
+fn has_pairs(module: &Module) -> bool {
+    let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    insts.any(|&inst| matches!(module.inst(inst).opcode.row().flow, Flow::AsyncStart(_)))
 }
 
 impl Pass for ScheduleCollectives {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let frequencies = cx.analyses.frequencies(module);
-        let orders = self.orders(module, &frequencies);
-        let mut orders = orders.map_err(|error| PassError::about("machine-size", Entity::Module, error.to_string()))?;
-        let (text_s, text_bytes) = (orders[0].time_s, orders[0].peak_bytes);
-        let most_bytes = (text_bytes as f64 * self.most_memory) as u64;
-        orders.retain(|order| order.peak_bytes <= most_bytes.max(text_bytes));
+        let wrong_size = |error: SizeMismatch| PassError::about("machine-size", Entity::Module, error.to_string());
+        let text = self.priced(TEXT, module.clone(), &frequencies).map_err(wrong_size)?;
+        let mut orders = self.orders(module, &frequencies).map_err(wrong_size)?;
+        // Where some may wait for each other for ever, any order without that is better.
+        let is_unsafe = !meetings(module).is_empty();
+        if is_unsafe {
+            orders.retain(|order| meetings(&order.module).is_empty());
+        } else {
+            let most_bytes = ((text.peak_bytes as f64 * self.most_memory) as u64).max(text.peak_bytes);
+            // A compiler that has scheduled has chosen where arrays lie in that order: it is another one for time alone.
+            let gain = if module.header.is_scheduled { EQUAL_TIMES } else { 0.0 };
+            orders.retain(|order| order.peak_bytes <= most_bytes && order.time_s <= text.time_s * (1.0 - gain));
+        }
+        let (text_s, text_bytes) = (text.time_s, text.peak_bytes);
+        if !is_unsafe {
+            orders.insert(0, text);
+        }
         let least_s = orders.iter().map(|order| order.time_s).fold(f64::INFINITY, f64::min);
         // Of equal ones the first.
         let near = orders.into_iter().filter(|order| order.time_s <= least_s * (1.0 + EQUAL_TIMES));
-        let best = near.min_by_key(|order| order.peak_bytes);
-        // A compiler that has scheduled has chosen where arrays lie in that order: it is another one for time alone.
-        let most_s = if module.header.is_scheduled { text_s * (1.0 - EQUAL_TIMES) } else { text_s };
-        let Some(best) = best.filter(|best| best.how != TEXT && best.time_s <= most_s) else {
-            cx.report.unchanged_because =
-                Some(format!("no order ends before {:.1} us, as the text does", text_s * 1e6));
+        let Some(best) = near.min_by_key(|order| order.peak_bytes).filter(|best| best.how != TEXT) else {
+            cx.report.unchanged_because = Some(match is_unsafe {
+                true => "collectives are in flight at once that share devices, and no order that was tried parts them"
+                    .into(),
+                false => format!("no order ends before {:.1} us, as the text does", text_s * 1e6),
+            });
             return Ok(Changed::No);
         };
         let reason = format!("{}: a peak of {} bytes, {text_bytes} before", best.how, best.peak_bytes);

@@ -15,6 +15,11 @@ pub(super) fn grouped_order(module: &Module, entry: CompId, states: &[State]) ->
     insts.iter().enumerate().for_each(|(at, &inst)| position[inst] = at);
     let mut depends: SecondaryMap<InstId, bool> = SecondaryMap::new();
     states.iter().flat_map(|state| &state.dependents).for_each(|&inst| depends[inst] = true);
+    // Effects stay in the order of the text: of several, none may move past another.
+    let effects = module.ordered_among_each_other(entry);
+    if effects.len() > 1 && effects.iter().any(|&inst| depends[inst]) {
+        return insts.clone();
+    }
     // Where the last of what an update needs from outside stands.
     let ready_at = |state: &State| {
         let outside = state.dependents.iter().flat_map(|&inst| module.needed(inst)).filter(|&inst| !depends[inst]);
