@@ -22,10 +22,8 @@ fn hook(
     pipeline: String,
     only: Vec<String>,
     machine: Option<String>,
-    is_strict: bool,
     deadline_s: f64,
-    keeps_aliases: bool,
-    schedules: bool,
+    (is_strict, keeps_aliases, schedules): (bool, bool, bool),
 ) -> PyResult<()> {
     let deadline = Duration::try_from_secs_f64(deadline_s).ok().filter(|time| !time.is_zero());
     let deadline = deadline.ok_or_else(|| {

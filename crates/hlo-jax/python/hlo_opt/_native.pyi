@@ -173,10 +173,8 @@ def hook(
     pipeline: str,
     only: list[str],
     machine: str | None,
-    is_strict: bool,
     deadline_s: float,
-    keeps_aliases: bool,
-    schedules: bool,
+    is_strict_keeps_aliases_schedules: tuple[bool, bool, bool],
 ) -> None: ...
 def transform_module(module: bytes) -> bytes | None: ...
 def module_failed(name: str, why: str) -> None: ...

@@ -90,13 +90,13 @@ def enable(
         raise HookError(f"nothing is enabled: processes {others} enable something else, or nothing within {_WAIT_S} s")
     if is_off:
         # What was enabled before is not what is asked for now.
-        _native.hook([], pipeline, names, machine, strict, deadline_s, True, False)
+        _native.hook([], pipeline, names, machine, deadline_s, (strict, True, False))
         disable()
         return
     keeps_aliases = tuple(map(int, re.findall(r"\d+", jax.lib.__version__)[:2])) >= KEEPS_ALIASES
     plugins = list(private.pjrt_plugins().items())
     try:
-        _native.hook(plugins, pipeline, names, machine, strict, deadline_s, keeps_aliases, bool(schedule))
+        _native.hook(plugins, pipeline, names, machine, deadline_s, (strict, keeps_aliases, bool(schedule)))
     except RuntimeError as error:
         raise HookError(str(error)) from None
     private.intercept_cpu_compiles(_compile_changed)
