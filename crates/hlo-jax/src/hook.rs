@@ -15,7 +15,8 @@ const SCHEDULING: &str = "schedule-collectives";
 static LINES: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
 /// Sends the programs of plugins through a pipeline, and the modules that [`transform_module`] is given. A plugin is a name and the
-/// capsule of jaxlib's `get_pjrt_plugin`.
+/// capsule of jaxlib's `get_pjrt_plugin`. The switches: whether a failure is an error of the compile, whether the compiler keeps what a
+/// changed program donates, and whether what is scheduled is ordered anew.
 #[pyfunction]
 fn hook(
     plugins: Vec<(String, Bound<'_, PyCapsule>)>,
@@ -23,8 +24,9 @@ fn hook(
     only: Vec<String>,
     machine: Option<String>,
     deadline_s: f64,
-    (is_strict, keeps_aliases, schedules): (bool, bool, bool),
+    switches: (bool, bool, bool),
 ) -> PyResult<()> {
+    let (is_strict, keeps_aliases, schedules) = switches;
     let deadline = Duration::try_from_secs_f64(deadline_s).ok().filter(|time| !time.is_zero());
     let deadline = deadline.ok_or_else(|| {
         PyValueError::new_err(format!("deadline_s: expected a positive number of seconds, found {deadline_s}"))

@@ -282,7 +282,7 @@ def test_off_takes_back_what_was_enabled(monkeypatch):
 
 def test_what_is_no_table_of_a_plugin_is_refused(monkeypatch):
     with pytest.raises(TypeError):
-        _native.hook([("cuda", object())], "data-parallel", [], None, False, 60.0, True)
+        _native.hook([("cuda", object())], "data-parallel", [], None, 60.0, (False, True, False))
 
 
 def test_disabling_without_enabling_does_nothing():
