@@ -5,7 +5,7 @@ use std::fs;
 use crate::workspace;
 
 /// What the program may have at most.
-const MOST_BYTES: u64 = 16_500_000;
+const MOST_BYTES: u64 = 15_000_000;
 
 /// Builds the program if need be, and looks at it: false if it is too large.
 pub(crate) fn run() -> Result<bool, String> {
