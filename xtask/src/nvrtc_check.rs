@@ -84,7 +84,7 @@ fn add_sample(module: &Module, kernels: &mut Kernels) {
 }
 
 /// The passes before a program's lowering: none, and all.
-const PIPELINES: [&str; 2] = ["", "convolution-to-dot,propagate-layouts,fuse"];
+const PIPELINES: [&str; 2] = ["", "convolution-to-dot,split-convolutions,propagate-layouts,fuse"];
 
 /// The kernels of a per-device program's plans, as it is and fused. Other forms of programs are left out.
 fn add_program(path: &Path, kernels: &mut Kernels) -> Result<(), String> {

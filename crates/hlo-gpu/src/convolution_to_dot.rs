@@ -10,29 +10,33 @@
 //! %y = bf16[8,56,56,64] dot(%patches, %w), lhs_contracting_dims={3,4,5}, rhs_contracting_dims={0,1,2}
 //! ```
 //!
-//! **Why.** Our own kernel of a convolution uses no tensor cores. Patches cost memory traffic, `1 / features` of the arithmetic; the
-//! product is cuBLASLt's.
+//! **Why.** The product is cuBLASLt's, which makes more of the arithmetic units than our own kernel of a convolution. Patches cost memory, and
+//! memory traffic, `1 / features` of the arithmetic.
 //!
 //! **What it does.** Windows of few taps: a slice of the padded input for each tap. Few output positions (the gradient of a kernel,
 //! whose window is an image): a slice for each position. A window of one tap needs no patches. Where patches take more than
 //! `max-patch-bytes`, the batch goes in equal parts: their products stand side by side, or are added up in f32.
 //!
-//! **What it does not do.** Groups of features or of the batch, more than [`MOST_SLICES`] slices or [`MOST_PARTS`] parts, few
-//! output features (`min-features`: the patches would cost more than they save), and types that the library does not multiply stay
+//! **What it does not do.** Groups of features or of the batch, more than [`MOST_SLICES`] slices or [`MOST_PARTS`] parts, 
+//! convolutions that are not so much faster so (`most-time`) by the price of [`crate::convolution_price`], and types that the library does not multiply stay
 //! convolutions.
 //!
 //! **Requires** inlined calls. **Ensures** the same sums of the same products; a library adds them up in another order.
 
+use crate::convolution_price::{fastest_parts, patches_s};
 use crate::kernel::window_dims;
 use crate::lower::legalize::stepwise_computations;
 use crate::plan::has_library_types;
 use hlo_analysis::Preserved;
+use hlo_analysis::time::Machine;
 use hlo_ir::attrs::{
     Attrs, ConvAttrs, DimsAttrs, DotAttrs, PadAttrs, PadDim, ReshapeAttrs, SliceAttrs, SliceDim, WindowDim,
 };
+use hlo_ir::cost::Costs;
 use hlo_ir::diag::Entity;
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, DType, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
+use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
@@ -46,11 +50,14 @@ pub(crate) static INFO: PassInfo = PassInfo {
     name: "convolution-to-dot",
     help: "compute convolutions as matrix products of patches of their input",
     options: &[
+        CLUSTER,
+        DEVICE,
         OptionInfo {
-            name: "min-features",
-            kind: OptionKind::Int,
-            default: "24",
-            help: "output features for each byte of an element below which patches cost more than tensor cores save",
+            // A gain of less than a quarter is within what the price does not know, and patches take memory.
+            name: "most-time",
+            kind: OptionKind::Float,
+            default: "0.75",
+            help: "how long patches and their product may take beside our own kernel: 1 for as long",
         },
         OptionInfo {
             name: "max-patch-bytes",
@@ -60,15 +67,17 @@ pub(crate) static INFO: PassInfo = PassInfo {
         },
     ],
     build: |options: &Options| {
-        let size = |name: &str| u64::try_from(options.int(name)).unwrap_or(0);
-        Ok(Box::new(ConvolutionToDot { min_features: size("min-features"), max_patch_bytes: size("max-patch-bytes") }))
+        let machine = machine_of(options)?;
+        let max_patch_bytes = u64::try_from(options.int("max-patch-bytes")).unwrap_or(0);
+        Ok(Box::new(ConvolutionToDot { machine, most_time: options.float("most-time"), max_patch_bytes }))
     },
 };
 
 /// See the module's documentation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ConvolutionToDot {
-    min_features: u64,
+    machine: Machine,
+    most_time: f64,
     max_patch_bytes: u64,
 }
 
@@ -165,8 +174,11 @@ impl ConvolutionToDot {
         };
         let elems = found.dims().iter().map(|&dim| found.size(dim)).fold(1u64, |n, size| n.saturating_mul(size as u64));
         let element_bytes = u64::from(input.dtype.bits()).div_ceil(8);
-        let features = kernel.dims[labels.kernel_output_feature as usize] as u64;
-        let is_cheap = features >= self.min_features.saturating_mul(element_bytes);
+        let flops = Costs::new(module).of(inst).flops as f64;
+        let patches_bytes = elems as f64 * element_bytes as f64;
+        let as_product_s = patches_s(&self.machine, flops, patches_bytes, [input, kernel, output]);
+        let (_, own_s) = fastest_parts(&self.machine, module, inst, flops);
+        let is_cheap = as_product_s < self.most_time * own_s;
         let fits = |n_parts: i64| elems.saturating_mul(element_bytes) / n_parts as u64 <= self.max_patch_bytes;
         let n_batch = found.input.dims[found.batch()];
         let n_parts = match n_slices {

@@ -11,6 +11,7 @@ use crate::{Failure, descriptions, registry};
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
 use hlo_pass::fastest::{LEAST_GAIN, Way, Ways};
+use hlo_pass::machine::{CLUSTER, DEVICE};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::pipeline::{OptionValue, PassCall, PipelineError, nearest, parse_pipeline};
 use hlo_pass::runner::bind;
@@ -18,7 +19,11 @@ use std::fmt::Write;
 
 /// What the GPU backend lowers best.
 pub const GPU: &str =
-    "expand-operations,inline-calls,simplify-tuples,cse,convolution-to-dot,dce,propagate-layouts,pad-products,fuse";
+    "expand-operations,inline-calls,simplify-tuples,cse,convolution-to-dot,split-convolutions,dce,propagate-layouts,pad-products,fuse";
+
+/// The passes of the GPU backend that price by the machine.
+const CONVOLUTIONS_AS_PRODUCTS: &str = "convolution-to-dot";
+const CONVOLUTIONS_IN_PARTS: &str = "split-convolutions";
 
 /// The pass that takes a preset's options.
 pub(crate) const SHARDING: &str = "shard-weight-update";
@@ -386,7 +391,7 @@ pub const PRESETS: [Preset; 5] = [
     Preset {
         name: "gpu",
         help: "a per-device module as the GPU backend takes it; --emit other than hlo runs it last",
-        options: &[],
+        options: &[CLUSTER, DEVICE],
         by_time: &[way("fused", None, GPU)],
         by_memory: &[],
     },
@@ -551,6 +556,7 @@ impl Preset {
                     SHARDING if has_form && name == "keep-weights-sharded" => false,
                     SHARDING => name != "objective" && name != MOST_MEMORY && name != MEMORY_LIMIT,
                     DISTRIBUTING | PROPAGATING | PARTITIONING | SPLITTING => is_of_machine(name),
+                    CONVOLUTIONS_AS_PRODUCTS | CONVOLUTIONS_IN_PARTS => is_of_machine(name),
                     GATHERING_AGAIN => name == MEMORY_LIMIT,
                     SEARCHING => is_of_machine(name) || OPTIONS_OF_SEARCH.contains(&name),
                     _ => false,

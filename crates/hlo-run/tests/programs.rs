@@ -1,5 +1,5 @@
 //! Whole training steps: lowered to a plan, run by the host executor on all devices, and compared with the evaluator; as
-//! they are, and after `convolution-to-dot,propagate-layouts,fuse`.
+//! they are, and after `convolution-to-dot,split-convolutions,propagate-layouts,fuse`.
 //!
 //! The quick test takes the smallest programs; `HLO_GPU_PROGRAMS` names others (parts of file names between commas), and
 //! `HLO_GPU_CORPUS` another folder with a `manifest.json`: `cargo xtask host-check` sets them and runs this.
@@ -18,7 +18,7 @@ use std::time::Instant;
 const QUICK: &str = "mlp_sgd.hlo,mlp_sgd.repl.hlo,mlp_momentum.hlo";
 
 /// The passes before the lowering; none, and all.
-const PIPELINES: [&str; 2] = ["", "convolution-to-dot,propagate-layouts,fuse"];
+const PIPELINES: [&str; 2] = ["", "convolution-to-dot,split-convolutions,propagate-layouts,fuse"];
 
 struct Step {
     file: String,

@@ -20,14 +20,15 @@
 //! results go in two steps ([`prepare_and_stage`]). 2. Instructions that are computed element by element of the same dims
 //! go together, with all results that are needed elsewhere; so do producers that one consumer alone reads through a
 //! transpose, slice, pad, broadcast or reduction. What costs nothing to do again (constants, iotas, broadcasts, views) is done
-//! again in each fusion. Reductions and sorts of several operands take in the iotas among these ([`fills`]). 3. Small fusions whose results leave the computation (the updates of biases and scales) go
+//! again in each fusion. Reductions and sorts of several operands take in the iotas among these ([`fills`]), convolutions what follows them element by
+//! element ([`convolutions`]). 3. Small fusions whose results leave the computation (the updates of biases and scales) go
 //! together into one, side by side; so do those that read parameters alone (weights in another type).
 //!
 //! **What it does not do.** No expensive arithmetic is done twice: a value that two fusions need is written to memory, unless a few
 //! operations give it anew of others that are kept as long (see [`prepare_and_stage`]). What a
 //! reduction gives is used within its fusion element by element, where there are enough results or each is short, and for the rows
 //! that it comes from: softmax and the norms are one kernel. Dots,
-//! convolutions, scatters, sorts, collectives, loops stay as they are.
+//! scatters, sorts, collectives, loops stay as they are.
 //!
 //! **Algorithm.** Each instruction has a *stage*: an edge that cannot be fused leads to a later stage, one that can may stay
 //! within. So edges between different fusions lead to later stages always, and no cycle can come about.
@@ -38,6 +39,7 @@
 //! none.
 
 pub(crate) mod build;
+mod convolutions;
 mod fills;
 
 use crate::lower::legalize::stepwise_computations;
@@ -93,6 +95,12 @@ impl Pass for Fuse {
                 cx.report.count("sorts", sorts.len() as u64);
             }
             build::build_fusions(module, comp, sorts).map_err(cycle)?;
+            let convs = convolutions::find_convolutions(module, comp);
+            n_changes += convs.len();
+            if !convs.is_empty() {
+                cx.report.count("convolutions", convs.len() as u64);
+            }
+            build::build_fusions(module, comp, convs).map_err(cycle)?;
             let (Prepared { n_views, n_split, n_copies, n_repeated }, staged) =
                 prepare_and_stage(module, comp).map_err(cycle)?;
             if n_repeated > 0 {

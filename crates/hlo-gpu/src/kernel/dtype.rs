@@ -77,6 +77,11 @@ impl CType {
         self.dtype.bits().div_ceil(8) as usize
     }
 
+    /// Bytes of a variable.
+    pub(super) fn held_bytes(self) -> usize {
+        if self.dtype.is_float() { self.size_bytes().max(4) } else { self.size_bytes() }
+    }
+
     /// A variable's value from a stored element.
     pub(super) fn loaded(self, element: &str) -> String {
         match self.dtype {

@@ -186,6 +186,10 @@ pub(super) struct Emitter<'m> {
     pub staged: HashMap<(FrameId, InstId), Value>,
     /// What variables held before they were rounded: a store rounds by itself, and two in one instruction.
     pub unrounded: HashMap<String, String>,
+    /// Whether it is asked where elements lie, not what they are.
+    looks_for_place: bool,
+    /// The place that was found: an argument and the position in it.
+    place: Option<(usize, Atom)>,
     scopes: Vec<Scope>,
     frames: Vec<Frame>,
     linear: HashMap<Linear, Atom>,
@@ -211,6 +215,8 @@ impl<'m> Emitter<'m> {
             rows_read: RowsRead::default(),
             staged: HashMap::new(),
             unrounded: HashMap::new(),
+            looks_for_place: false,
+            place: None,
             scopes: vec![Scope::new(ScopeKind::Loop, String::new())],
             frames: Vec::new(),
             linear: HashMap::new(),
@@ -498,6 +504,9 @@ impl<'m> Emitter<'m> {
         leaf: usize,
         index: &[Atom],
     ) -> Result<Value, GpuError> {
+        if self.looks_for_place {
+            return self.computed(frame, inst, leaf, index);
+        }
         let key = Key { frame, inst, leaf, index: Index::from_slice(index) };
         if let Some(value) = self.scopes.iter().find_map(|scope| scope.values.get(&key)) {
             return Ok(value.clone());
@@ -514,6 +523,20 @@ impl<'m> Emitter<'m> {
         let value = result?;
         self.scopes[depth].values.insert(key, value.clone());
         Ok(value)
+    }
+
+    /// The argument, and the position in it, of an element that moves there by reshapes, transposes and reversals alone.
+    pub(super) fn place(
+        &mut self,
+        frame: FrameId,
+        inst: InstId,
+        index: &[Atom],
+    ) -> Result<Option<(usize, Atom)>, GpuError> {
+        self.looks_for_place = true;
+        let found = self.value(frame, inst, 0, index);
+        self.looks_for_place = false;
+        let place = self.place.take();
+        found.map(|_| place)
     }
 
     /// Remembers the value of another leaf that was computed on the way.
@@ -549,6 +572,10 @@ impl<'m> Emitter<'m> {
     fn load(&mut self, argument: usize, index: &[Atom]) -> Result<Value, GpuError> {
         let Argument { shape, ctype } = self.arguments[argument].clone();
         let position = self.position(index, &shape.dims, &shape.physical_order());
+        if self.looks_for_place {
+            self.place = Some((argument, position));
+            return Ok(Value::literal(String::new()));
+        }
         let ahead = self.preloaded.iter().find(|p| p.argument == argument && p.linear == position);
         let element = match ahead {
             Some(ahead) => ahead.text.clone(),

@@ -301,10 +301,7 @@ fn write_group(
         Form::RowTeam(rows) => rows.write(e, frame, group, results, blocks),
         Form::Packs { n_elems, loaded } => write_packs(e, frame, group, results, blocks, (*n_elems, loaded)),
         Form::Tiles(tiles) => tiles.write(e, frame, group, results, blocks),
-        Form::Product(tiles) => {
-            let result = group.results[0];
-            tiles.write(e, frame, (result, &results[result]), blocks)
-        }
+        Form::Product(tiles) => tiles.write(e, frame, group, results, blocks),
         Form::ScatterRows(rows) => {
             let own: Vec<(usize, &Argument)> = group.results.iter().map(|&result| (result, &results[result])).collect();
             rows.write(e, frame, &own, blocks)

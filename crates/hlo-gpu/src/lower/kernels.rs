@@ -1,10 +1,11 @@
 //! Kernels of a plan: emitted once for each distinct source.
 
 use crate::GpuError;
+use crate::convolution_price::slowdown;
 use crate::plan::{Kernel, KernelFacts, KernelId};
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap};
 use hashbrown::HashMap;
-use hlo_analysis::time::{Updates, instruction_cost};
+use hlo_analysis::time::{Unit, Updates, instruction_cost};
 use hlo_analysis::values::{params_of_operands, tuple_elements};
 use hlo_ir::cost::Costs;
 use hlo_ir::{InstId, Module, Opcode};
@@ -62,7 +63,11 @@ impl<'a> KernelStore<'a> {
         let facts = &mut self.facts[kernel];
         if facts.depends.is_empty() {
             // A kernel walks over all elements of its results.
-            let cost = instruction_cost(&self.costs, inst, Updates::Rewrite);
+            let mut cost = instruction_cost(&self.costs, inst, Updates::Rewrite);
+            if let Some(conv) = convolution_of(module, inst) {
+                let slowdown = slowdown(module, conv, 1);
+                cost.arithmetic.iter_mut().filter(|part| part.unit == Unit::Matrix).for_each(|part| part.flops *= slowdown);
+            }
             *facts = KernelFacts { updatable: updatable.clone(), depends: dependencies(module, inst), cost };
         } else {
             // Equal sources may come from different instructions: what is said of the kernel must hold for all.
@@ -80,6 +85,13 @@ impl<'a> KernelStore<'a> {
     pub(crate) fn into_kernels(self) -> (PrimaryMap<KernelId, Kernel>, SecondaryMap<KernelId, KernelFacts>) {
         (self.kernels, self.facts)
     }
+}
+
+/// The convolution that an instruction is, or that a fusion has.
+fn convolution_of(module: &Module, inst: InstId) -> Option<InstId> {
+    let callee = module.called(inst).first().copied().filter(|_| module.inst(inst).opcode == Opcode::Fusion);
+    let members = callee.map_or(std::slice::from_ref(&inst), |callee| module.comp(callee).insts.as_slice());
+    members.iter().copied().find(|&member| module.inst(member).opcode == Opcode::Convolution)
 }
 
 /// For each leaf of an instruction's result the operands' leaves that it depends on: in a fusion those from which it can be

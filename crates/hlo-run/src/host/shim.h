@@ -103,6 +103,7 @@ struct Fiber {
     unsigned round;
     bool counted;
     unsigned long long slots[2];
+    unsigned fragments[2][6];
 };
 
 struct Scheduler {
@@ -225,6 +226,21 @@ template <class T> static T exchange(T value, unsigned lane) {
     T out;
     memcpy(&out, &s.fibers[first + lane].slots[parity], sizeof(T));
     return out;
+}
+
+// Four words of one factor and two of the other, for all lanes of the warp to read until the next but one are given.
+[[maybe_unused]] static void give_fragments(const unsigned* a, const unsigned* b) {
+    Fiber& fiber = scheduler.fibers[scheduler.current];
+    unsigned* words = fiber.fragments[fiber.round & 1];
+    fiber.round += 1;
+    memcpy(words, a, 4 * sizeof(unsigned));
+    memcpy(words + 4, b, 2 * sizeof(unsigned));
+    wait_for_others(AT_WARP);
+}
+
+[[maybe_unused]] static const unsigned* fragments_of(unsigned lane) {
+    Scheduler& s = scheduler;
+    return s.fibers[(s.current & ~31u) + lane].fragments[(s.fibers[s.current].round - 1) & 1];
 }
 
 // Which lanes of the warp hold true.

@@ -46,7 +46,7 @@ ENTRY main {{
 }
 
 /// The first launch of a module, and which operands its results may overwrite.
-fn only_launch(module: &Module) -> (Kernel, Vec<(usize, usize)>) {
+pub(super) fn only_launch(module: &Module) -> (Kernel, Vec<(usize, usize)>) {
     let steps = lower(module, &EmitOptions::default()).steps.into_iter();
     let launches = steps.filter_map(|(_, step)| match step {
         Step::Launch { kernel, shared, .. } => Some((kernel, shared)),

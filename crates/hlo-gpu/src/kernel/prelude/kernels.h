@@ -130,17 +130,80 @@ template <class T, int N, class I> HLO_TEMPLATE_FN void store_part(T* to, const 
     }
 }
 
-// sums[M, N] += the sum over k of a[k, M] * b[k, N]; rows of `a` and `b` are as aligned as packs of M and N are.
-template <class T, int M, int N, int K>
-HLO_TEMPLATE_FN void add_products(T* sums, const T* a, int a_stride, const T* b, int b_stride) {
+// sums[M, N] += the sum over k of a[k, M] * b[k, N]. Of `a` a thread has chunks of A elements, `a_apart` from each other, of `b` chunks of B;
+// rows of `a` and `b` are as aligned as packs of A and B are.
+template <int M, int N, int A, int B, int K, class T>
+HLO_TEMPLATE_FN void add_products(T* sums, const T* a, int a_stride, int a_apart, const T* b, int b_stride, int b_apart) {
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-        const Pack<T, M> x = *(const Pack<T, M>*)(a + k * a_stride);
-        const Pack<T, N> y = *(const Pack<T, N>*)(b + k * b_stride);
+        Pack<T, A> x[M / A];
+        Pack<T, B> y[N / B];
+#pragma unroll
+        for (int i = 0; i < M / A; ++i) x[i] = *(const Pack<T, A>*)(a + k * a_stride + i * a_apart);
+#pragma unroll
+        for (int j = 0; j < N / B; ++j) y[j] = *(const Pack<T, B>*)(b + k * b_stride + j * b_apart);
 #pragma unroll
         for (int i = 0; i < M; ++i) {
 #pragma unroll
-            for (int j = 0; j < N; ++j) sums[i * N + j] = add(sums[i * N + j], multiply(x.elems[i], y.elems[j]));
+            for (int j = 0; j < N; ++j)
+                sums[i * N + j] = add(sums[i * N + j], multiply(x[i / A].elems[i % A], y[j / B].elems[j % B]));
+        }
+    }
+}
+
+// c += a * b of 16 x 8, 16 x 16 and 16 x 8 elements, which a warp holds as PTX says: "Matrix Fragments for mma.m16n8k16".
+#ifdef __CUDA_ARCH__
+#define HLO_ADD_FRAGMENTS(type, word)                                                                                  \
+    HLO_FN void add_fragments(float* c, const u32* a, const u32* b, type) {                                            \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." word "." word ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "         \
+            "{%8, %9}, {%0, %1, %2, %3};"                                                                              \
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                           \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                                       \
+    }
+HLO_ADD_FRAGMENTS(bf16, "bf16")
+HLO_ADD_FRAGMENTS(f16, "f16")
+#undef HLO_ADD_FRAGMENTS
+#else
+HLO_FN float half_of_word(u32 word, int k, bf16 x) { x.bits = (u16)(word >> (k % 2 * 16)); return from_bf16(x); }
+HLO_FN float half_of_word(u32 word, int k, f16 x) { x.bits = (u16)(word >> (k % 2 * 16)); return from_f16(x); }
+template <class T> HLO_TEMPLATE_FN void add_fragments(float* c, const u32* a, const u32* b, T type) {
+    hlo_host::give_fragments(a, b);
+    const int lane = threadIdx.x % 32;
+    for (int r = 0; r < 4; ++r) {
+        const int row = lane / 4 + r / 2 * 8, column = lane % 4 * 2 + r % 2;
+        for (int k = 0; k < 16; ++k) {
+            const u32 x = hlo_host::fragments_of(row % 8 * 4 + k % 8 / 2)[row / 8 + k / 8 * 2];
+            const u32 y = hlo_host::fragments_of(column * 4 + k % 8 / 2)[4 + k / 8];
+            c[r] += half_of_word(x, k, type) * half_of_word(y, k, type);
+        }
+    }
+}
+#endif
+
+// sums[M, N] += the sum over k of a[M, k] * b[N, k] of a warp, whose lanes hold the sums as fragments of 16 x 8. Rows of `a` and `b` begin
+// A and B elements after each other, which are even numbers.
+template <int M, int N, int K, int A, int B, class T>
+HLO_TEMPLATE_FN void add_products_of_warp(float* sums, const T* a, const T* b) {
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    a += row * A + column;
+    b += row * B + column;
+#pragma unroll
+    for (int k = 0; k < K; k += 16) {
+        u32 x[M / 16][4], y[N / 8][2];
+#pragma unroll
+        for (int i = 0; i < M / 16; ++i) {
+#pragma unroll
+            for (int r = 0; r < 4; ++r) x[i][r] = *(const u32*)(a + (i * 16 + r % 2 * 8) * A + k + r / 2 * 8);
+        }
+#pragma unroll
+        for (int j = 0; j < N / 8; ++j) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) y[j][r] = *(const u32*)(b + j * 8 * B + k + r * 8);
+        }
+#pragma unroll
+        for (int i = 0; i < M / 16; ++i) {
+#pragma unroll
+            for (int j = 0; j < N / 8; ++j) add_fragments(sums + (i * (N / 8) + j) * 4, x[i], y[j], T());
         }
     }
 }
