@@ -3,6 +3,7 @@
 mod audit;
 mod certificates;
 mod cli;
+mod convolutions;
 mod deadline;
 mod decompose;
 mod equivalence;

@@ -6,6 +6,7 @@ pub mod dumped_problem;
 pub mod equal_rewrites;
 pub mod fuzzing;
 pub mod large_step;
+pub mod random_convolutions;
 pub mod random_module;
 pub mod random_region;
 pub mod random_search;

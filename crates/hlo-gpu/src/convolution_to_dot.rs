@@ -17,7 +17,7 @@
 //! whose window is an image): a slice for each position. A window of one tap needs no patches. Where patches take more than
 //! `max-patch-bytes`, the batch goes in equal parts: their products stand side by side, or are added up in f32.
 //!
-//! **What it does not do.** Groups of features or of the batch, more than [`MOST_SLICES`] slices or [`MOST_PARTS`] parts, 
+//! **What it does not do.** Groups of features or of the batch, more than [`MOST_SLICES`] slices or [`MOST_PARTS`] parts,
 //! convolutions that are not so much faster so (`most-time`) by the price of [`crate::convolution_price`], and types that the library does not multiply stay
 //! convolutions.
 //!

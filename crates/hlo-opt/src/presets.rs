@@ -18,8 +18,7 @@ use hlo_pass::runner::bind;
 use std::fmt::Write;
 
 /// What the GPU backend lowers best.
-pub const GPU: &str =
-    "expand-operations,inline-calls,simplify-tuples,cse,convolution-to-dot,split-convolutions,dce,propagate-layouts,pad-products,fuse";
+pub const GPU: &str = "expand-operations,inline-calls,simplify-tuples,cse,convolution-to-dot,split-convolutions,dce,propagate-layouts,pad-products,fuse";
 
 /// The passes of the GPU backend that price by the machine.
 const CONVOLUTIONS_AS_PRODUCTS: &str = "convolution-to-dot";

@@ -23,8 +23,7 @@ enum Relation {
 /// A fusion for each convolution that has something to take in. Inputs of one depend on no member of it, by way of other fusions either.
 pub(super) fn find_convolutions(module: &Module, comp: CompId) -> Vec<Group> {
     let insts = &module.comp(comp).insts;
-    let is_convolution =
-        |&inst: &InstId| module.inst(inst).opcode == Opcode::Convolution && !has_order(module, inst);
+    let is_convolution = |&inst: &InstId| module.inst(inst).opcode == Opcode::Convolution && !has_order(module, inst);
     let convs: Vec<InstId> = insts.iter().copied().filter(is_convolution).collect();
     if convs.is_empty() {
         return Vec::new(); // the users of all of the module are asked for convolutions alone
@@ -204,9 +203,7 @@ fn keeps_runs(module: &Module, inst: InstId) -> bool {
     let last = shape.rank() as i64 - 1;
     let keeps = match &node.attrs {
         Attrs::Dims(attrs) if node.opcode == Opcode::Reverse => !attrs.dimensions.contains(&last),
-        Attrs::Dims(attrs) if node.opcode == Opcode::Transpose => {
-            attrs.dimensions.last() == Some(&last)
-        }
+        Attrs::Dims(attrs) if node.opcode == Opcode::Transpose => attrs.dimensions.last() == Some(&last),
         _ => node.opcode == Opcode::Reshape,
     };
     keeps && is_plain && !has_order(module, inst)

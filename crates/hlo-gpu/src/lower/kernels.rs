@@ -66,7 +66,10 @@ impl<'a> KernelStore<'a> {
             let mut cost = instruction_cost(&self.costs, inst, Updates::Rewrite);
             if let Some(conv) = convolution_of(module, inst) {
                 let slowdown = slowdown(module, conv, 1);
-                cost.arithmetic.iter_mut().filter(|part| part.unit == Unit::Matrix).for_each(|part| part.flops *= slowdown);
+                cost.arithmetic
+                    .iter_mut()
+                    .filter(|part| part.unit == Unit::Matrix)
+                    .for_each(|part| part.flops *= slowdown);
             }
             *facts = KernelFacts { updatable: updatable.clone(), depends: dependencies(module, inst), cost };
         } else {

@@ -18,14 +18,8 @@ impl Numbers {
 }
 
 /// Dim labels: of a forward pass, with images and features first or last; of the gradients of the input and of the kernel.
-const LABELS: [&str; 6] = [
-    "b01f_01io->b01f",
-    "bf01_oi01->bf01",
-    "b01f_01oi->b01f",
-    "f01b_i01o->01bf",
-    "fb01_io01->fb01",
-    "01bf_o01i->f01b",
-];
+const LABELS: [&str; 6] =
+    ["b01f_01io->b01f", "bf01_oi01->bf01", "b01f_01oi->b01f", "f01b_i01o->01bf", "fb01_io01->fb01", "01bf_o01i->f01b"];
 
 /// Sizes in the order of labels.
 fn dims(labels: &str, size: impl Fn(char) -> i64) -> Vec<i64> {

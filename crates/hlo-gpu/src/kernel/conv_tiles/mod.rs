@@ -204,7 +204,8 @@ impl ConvTiles {
             let slice = self.size.slice;
             let k = e.loop_variable();
             // In the first round nothing is there to be multiplied, and in the last one nothing is left to be loaded.
-            let header = format!("for (idx {k} = 0; {k} < {}; {k} += {slice})", ceil_div(self.k, slice) * slice + slice);
+            let header =
+                format!("for (idx {k} = 0; {k} < {}; {k} += {slice})", ceil_div(self.k, slice) * slice + slice);
             e.scope(ScopeKind::Loop, header, |e| {
                 rows.declare_ahead(e);
                 columns.declare_ahead(e);

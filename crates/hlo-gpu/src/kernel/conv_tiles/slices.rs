@@ -221,7 +221,8 @@ impl Side {
         let into = format!("{}[{load}]", self.ahead);
         if self.has_packs() {
             let place = e.place(frame, operand, index)?;
-            let (argument, position) = place.ok_or_else(|| e.unsupported(operand, "expected a place in an argument"))?;
+            let (argument, position) =
+                place.ok_or_else(|| e.unsupported(operand, "expected a place in an argument"))?;
             e.rows_read.elsewhere.insert(argument);
             e.line(format!("if ({}) hlo::load_pack({into}, p{argument} + {position});", self.is_aligned));
             e.line(format!("else hlo::load_elems({into}, p{argument} + {position});"));
@@ -252,8 +253,7 @@ impl Side {
             } else {
                 let step = if is_contiguous { 1 } else { self.stride() };
                 let element = format!("{from}.elems[v]");
-                let element =
-                    if is_same_type || !self.has_packs() { element } else { self.ctype.loaded(&element) };
+                let element = if is_same_type || !self.has_packs() { element } else { self.ctype.loaded(&element) };
                 format!(
                     "#pragma unroll\nfor (int v = 0; v < {n_elems}; ++v) ({to})[v * {step}] = ({})({element});",
                     self.in_table
