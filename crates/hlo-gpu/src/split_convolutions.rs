@@ -180,11 +180,7 @@ impl Split {
         let parts = reshape(&mut build, &parts_name, parts, array(self.dtype, &of_parts));
         let zero = build.constant("zero", Literal::scalar(self.dtype, Scalar::Float(0.0)));
         let to_apply = build.module_mut().add_sum("add", self.dtype);
-        let along = ReduceAttrs {
-            dimensions: Dims::from_slice(&[out as i64]),
-            to_apply: Some(to_apply),
-            ..ReduceAttrs::default()
-        };
+        let along = ReduceAttrs { dimensions: Dims::from_slice(&[out as i64]), to_apply: Some(to_apply) };
         let sum = ArrayShape { dtype: self.dtype, ..self.output.clone() };
         let sum = build.add(&name, Opcode::Reduce, Shape::Array(sum), [parts, zero], along);
         match self.dtype == self.output.dtype {

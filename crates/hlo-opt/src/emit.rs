@@ -1,8 +1,9 @@
 //! `--emit`: what the GPU backend makes of a module, printed.
 
 use crate::arguments::Emit;
-use hlo_gpu::kernel::{CudaKernels, prelude};
+use hlo_gpu::kernel::{CudaKernels, EmitOptions, prelude};
 use hlo_gpu::lower::LowerOptions;
+use hlo_gpu::lower::Matmul;
 use hlo_gpu::plan::Plan;
 use hlo_gpu::plan::verify::verify;
 use hlo_gpu::{GpuError, lower};
@@ -14,7 +15,8 @@ use std::fmt::Write;
 /// # Errors
 /// The instruction that cannot be lowered, or what the plan's verifier finds.
 pub(crate) fn lowered(module: &Module, options: &LowerOptions) -> Result<Plan, GpuError> {
-    let plan = lower::lower(module, &mut CudaKernels::default(), options)?;
+    let how = EmitOptions { uses_tf32: options.matmul == Matmul::Tf32, ..EmitOptions::default() };
+    let plan = lower::lower(module, &mut CudaKernels { options: how }, options)?;
     verify(&plan).map_err(|errors| GpuError::unsupported(&plan.name, errors.join("; ")))?;
     Ok(plan)
 }

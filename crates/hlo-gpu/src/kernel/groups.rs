@@ -121,7 +121,7 @@ pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, opti
         if let Some(rows) = sort_rows::choose(module, signature, &formed.group).filter(|_| is_alone) {
             formed.form = Form::SortRows(rows);
         } else if !options.is_elemental_only {
-            formed.form = choose_form(module, reach, signature, &formed.group, is_alone);
+            formed.form = choose_form(module, reach, signature, (&formed.group, is_alone), options);
         }
     }
     groups
@@ -143,7 +143,13 @@ fn joins(module: &Module, inst: InstId) -> bool {
 const LOOPS: [Opcode; 6] =
     [Opcode::Reduce, Opcode::ReduceWindow, Opcode::SelectAndScatter, Opcode::Convolution, Opcode::Dot, Opcode::Scatter];
 
-fn choose_form(module: &Module, reach: &Reach, signature: &Signature, group: &ResultGroup, is_alone: bool) -> Form {
+fn choose_form(
+    module: &Module,
+    reach: &Reach,
+    signature: &Signature,
+    (group, is_alone): (&ResultGroup, bool),
+    options: &EmitOptions,
+) -> Form {
     let roots: Vec<&Root> = group.results.iter().map(|&i| &reach.roots[i]).collect();
     let has_loop = |root: &&Root| {
         root.all.iter().any(|inst| !signature.bindings.contains_key(inst) && LOOPS.contains(&module.inst(*inst).opcode))
@@ -151,7 +157,7 @@ fn choose_form(module: &Module, reach: &Reach, signature: &Signature, group: &Re
     if let Some(rows) = scatter_rows::choose(module, signature, group) {
         return Form::ScatterRows(rows);
     }
-    if let Some(tiles) = conv_tiles::choose(module, signature, group) {
+    if let Some(tiles) = conv_tiles::choose(module, signature, group, options.uses_tf32) {
         return Form::Product(tiles);
     }
     if let Some(tiles) = tiles::choose(module, signature, group, &roots)

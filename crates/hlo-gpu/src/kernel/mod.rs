@@ -61,6 +61,8 @@ pub fn prelude() -> String {
 pub struct EmitOptions {
     /// One thread for each element, one element at a time: the slow and obvious form, which the others are compared with.
     pub is_elemental_only: bool,
+    /// Convolutions of f32 round their factors to TF32, but for those whose precision asks for all bits.
+    pub uses_tf32: bool,
 }
 
 /// The arguments and results of an instruction as a kernel sees them.
@@ -140,7 +142,7 @@ pub fn emit(module: &Module, inst: InstId, options: &EmitOptions) -> Result<Emit
     let is_cooperative = emitter.is_cooperative;
     if !is_cooperative && groups.iter().any(groups::FormedGroup::has_team) {
         // The reduction cannot be split: its initial value is not neutral, or not known.
-        return emit(module, inst, &EmitOptions { is_elemental_only: true });
+        return emit(module, inst, &EmitOptions { is_elemental_only: true, ..*options });
     }
     let updatable = match groups.as_slice() {
         [only] if only.is_of_rows() => reach::updatable_rows(&signature, &emitter.rows_read),

@@ -11,7 +11,7 @@ use super::{Lowering, Matmul};
 use crate::GpuError;
 use crate::buffers::Home;
 use crate::plan::{BufferId, Gemm, Matrix, Step, Work, has_library_types};
-use hlo_ir::attrs::{Attrs, DotAttrs};
+use hlo_ir::attrs::{Attrs, DotAttrs, Word};
 use hlo_ir::{ArrayShape, DType, InstId};
 
 /// Batches of products that one dot may be before a copy to another layout is better: the library takes them by their addresses.
@@ -68,7 +68,7 @@ impl DotDims {
             // Only `ragged-dot` has groups, and it has no lowering.
             lhs_ragged_dims: _,
             rhs_group_dims: _,
-            // They say nothing about dims: `may_round_to_tf32` reads them, and `legalize` converts operands that the
+            // They say nothing about dims: `dot_may_round_to_tf32` reads them, and `legalize` converts operands that the
             // algorithm rounds.
             operand_precision: _,
             algorithm: _,
@@ -226,10 +226,14 @@ fn batch_runs(batch: &[[usize; 3]], arrays: [&ArrayShape; 3], strides: &[Vec<u64
 }
 
 /// Whether f32 operands may be rounded to TF32 where the user takes that: not where one of them asks for the highest
-/// precision, nor under an algorithm that names other types. XLA, too, rounds for `default` and `high`.
-fn may_round_to_tf32(attrs: &DotAttrs) -> bool {
-    let wants_all = attrs.operand_precision.iter().any(|precision| precision.as_str() == "highest");
-    !wants_all && matches!(attrs.algorithm.as_str(), "" | "dot_tf32_tf32_f32")
+/// precision. XLA, too, rounds for `default` and `high`.
+pub(crate) fn may_round_to_tf32(precisions: &[Word]) -> bool {
+    !precisions.iter().any(|precision| precision.as_str() == "highest")
+}
+
+/// The same for a dot, whose algorithm may name other types.
+fn dot_may_round_to_tf32(attrs: &DotAttrs) -> bool {
+    may_round_to_tf32(&attrs.operand_precision) && matches!(attrs.algorithm.as_str(), "" | "dot_tf32_tf32_f32")
 }
 
 impl Lowering<'_> {
@@ -273,7 +277,7 @@ impl Lowering<'_> {
             let part = (n_products > 1).then_some(offsets);
             let mut gemm = self.product(&name, (&form, outer), [lhs, rhs, output], part);
             let is_f32 = lhs_shape.dtype == DType::F32;
-            gemm.uses_tf32 = is_f32 && self.options.matmul == Matmul::Tf32 && may_round_to_tf32(attrs);
+            gemm.uses_tf32 = is_f32 && self.options.matmul == Matmul::Tf32 && dot_may_round_to_tf32(attrs);
             self.step(&name, Work::Gemm(gemm), steps);
         }
         Ok(())

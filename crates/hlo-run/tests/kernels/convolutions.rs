@@ -1,6 +1,8 @@
 //! Convolutions in tiles, alone and with what follows them element by element.
 
-use super::{Case, case, check_all, rows::only_launch};
+use super::{Case, case, check_all, check_all_as, lower, rows::only_launch};
+use hlo_eval::draw::Draw;
+use hlo_gpu::kernel::EmitOptions;
 use std::collections::BTreeMap;
 
 /// Draws numbers; equal seeds give equal ones.
@@ -137,6 +139,9 @@ ENTRY main {{
     case(&format!("{types:?} {seed}: {text}"), &text)
 }
 
+/// What kernels for tensor cores call.
+const OF_WARPS: &str = "add_products_of_warp";
+
 #[test]
 fn convolutions_in_tiles_agree_with_the_evaluator() {
     let types = [
@@ -160,9 +165,27 @@ fn convolutions_in_tiles_agree_with_the_evaluator() {
         if !kernel.is_cooperative {
             continue; // few elements
         }
-        n_of_tensor_cores += usize::from(kernel.source.contains("add_products_of_warp"));
+        n_of_tensor_cores += usize::from(kernel.source.contains(OF_WARPS));
         cases.push(case);
     }
     assert!(cases.len() > 100 && n_of_tensor_cores > 30, "{} in tiles, {n_of_tensor_cores}", cases.len());
     assert_eq!(check_all(&cases), BTreeMap::new());
+}
+
+/// Small integers are the same in TF32, and so are sums of their products.
+#[test]
+fn convolutions_in_tf32_agree_with_the_evaluator() {
+    let how = EmitOptions { uses_tf32: true, ..EmitOptions::default() };
+    let mut cases: Vec<Case> = (0..60).map(|seed| random_case(seed * 877 + 5, ["f32", "f32"])).collect();
+    cases.iter_mut().for_each(|case| case.draws = vec![Draw::Below(8); hlo_eval::entry_leaves(&case.module).len()]);
+    let uses_warps = |case: &Case, how: &EmitOptions| {
+        lower(&case.module, how).steps.iter().any(|(_, step)| match step {
+            super::Step::Launch { kernel, .. } => kernel.source.contains(OF_WARPS),
+            super::Step::Parameter(_) | super::Step::Fill(_) => false,
+        })
+    };
+    cases.retain(|case| uses_warps(case, &how));
+    assert!(cases.len() > 30, "{}", cases.len());
+    assert!(!cases.iter().any(|case| uses_warps(case, &EmitOptions::default())));
+    assert_eq!(check_all_as(&cases, how), BTreeMap::new());
 }

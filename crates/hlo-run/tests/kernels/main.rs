@@ -224,7 +224,12 @@ fn short(reason: &str) -> &str {
 /// Compares all cases in all forms of their kernels; the reasons why a part of a case cannot be lowered, and which cases
 /// have no other parts.
 fn check_all(cases: &[Case]) -> BTreeMap<String, Vec<String>> {
-    let forms = [EmitOptions::default(), EmitOptions { is_elemental_only: true }];
+    check_all_as(cases, EmitOptions::default())
+}
+
+/// The same of kernels that are written so, beside those of one thread for each element.
+fn check_all_as(cases: &[Case], best: EmitOptions) -> BTreeMap<String, Vec<String>> {
+    let forms = [best, EmitOptions { is_elemental_only: true, ..EmitOptions::default() }];
     let mut refused: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut lowered = Vec::new();
     for case in cases {

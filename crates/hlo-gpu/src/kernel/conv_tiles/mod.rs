@@ -28,6 +28,7 @@ use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind};
 use super::group::{BlockRange, ResultGroup};
 use super::windows::guarded;
 use crate::GpuError;
+use crate::lower::dot::may_round_to_tf32;
 
 /// The least number of products of a sum.
 const MIN_PRODUCTS: i64 = 16;
@@ -57,7 +58,7 @@ struct Product {
 
 impl Product {
     /// None for convolutions that go by an element for each thread.
-    fn of(conv: &Convolution<'_>) -> Option<Product> {
+    fn of(conv: &Convolution<'_>, uses_tf32: bool) -> Option<Product> {
         let n = conv.n_features() / conv.n_groups;
         let m = i64::try_from(conv.output.n_elems()).ok()? / conv.n_features().max(1);
         let k = conv.window.iter().map(|dim| dim.size).product::<i64>() * conv.group_input;
@@ -66,10 +67,15 @@ impl Product {
         }
         let (from, to) = (conv.input.dtype, conv.output.dtype);
         let is_half = matches!(from, DType::BF16 | DType::F16) && conv.kernel.dtype == from;
-        let units = match is_half && to.is_float() && to != DType::F64 {
-            true => Units::TensorCores,
-            false if CType::of(to).held_bytes() <= 4 => Units::Threads,
-            false => Units::ThreadsOfWideElements,
+        let is_f32 = [from, conv.kernel.dtype, to].iter().all(|&dtype| dtype == DType::F32);
+        let units = if is_half && to.is_float() && to != DType::F64 {
+            Units::TensorCores
+        } else if is_f32 && uses_tf32 && may_round_to_tf32(&conv.attrs.operand_precision) {
+            Units::TensorCoresTf32
+        } else if CType::of(to).held_bytes() <= 4 {
+            Units::Threads
+        } else {
+            Units::ThreadsOfWideElements
         };
         Some(Product { units, m, n, k })
     }
@@ -79,7 +85,7 @@ impl Product {
 /// goes by an element for each thread.
 pub(crate) fn conv_rounds(module: &Module, conv: InstId, parts: i64) -> Option<f64> {
     let conv = Convolution::of(module, conv)?;
-    let Product { units, m, n, k } = Product::of(&conv)?;
+    let Product { units, m, n, k } = Product::of(&conv, false)?;
     let n_groups = conv.n_groups * parts;
     let size = size::choose(units, (m, n), n_groups);
     // Slices are whole.
@@ -89,10 +95,15 @@ pub(crate) fn conv_rounds(module: &Module, conv: InstId, parts: i64) -> Option<f
 }
 
 /// A group whose results are one convolution, or computed from its elements one by one.
-pub(super) fn choose(module: &Module, signature: &Signature, group: &ResultGroup) -> Option<ConvTiles> {
+pub(super) fn choose(
+    module: &Module,
+    signature: &Signature,
+    group: &ResultGroup,
+    uses_tf32: bool,
+) -> Option<ConvTiles> {
     let inst = only_convolution(module, signature, group)?;
     let conv = Convolution::of(module, inst)?;
-    let Product { units, m, n, k } = Product::of(&conv)?;
+    let Product { units, m, n, k } = Product::of(&conv, uses_tf32)?;
     let dims = &conv.attrs.dim_labels;
     let feature = dims.output_feature as usize;
     // The row dim that is fastest in the input first, then as the output lies.
@@ -179,10 +190,7 @@ impl ConvTiles {
     ) -> Result<(), GpuError> {
         let conv = Convolution::of(e.module, self.conv);
         let conv = conv.ok_or_else(|| e.unsupported(self.conv, "expected operands that fit the dim labels"))?;
-        let sum_type = CType::of(match self.size.units {
-            Units::TensorCores => DType::F32,
-            Units::Threads | Units::ThreadsOfWideElements => conv.output.dtype,
-        });
+        let sum_type = CType::of(if self.size.units.are_tensor_cores() { DType::F32 } else { conv.output.dtype });
         let (rows, columns) = self.sides.declare(e, &conv, self.size, sum_type);
         e.is_cooperative = true;
         let tile = e.loop_variable();

@@ -15,8 +15,20 @@ pub(super) enum Units {
     Threads,
     /// The same for elements of more than four bytes, of which registers hold fewer.
     ThreadsOfWideElements,
-    /// Tensor cores, for a warp at a time: `mma.sync` of 16 x 8 x 16 (PTX ISA, "Matrix Fragments for mma.m16n8k16").
+    /// Tensor cores with 16-bit floats, for a warp at a time: `mma.sync` of 16 x 8 x 16 (PTX ISA, "Matrix Fragments for mma.m16n8k16").
     TensorCores,
+    /// Tensor cores with f32 rounded to TF32: 16 x 8 x 8.
+    TensorCoresTf32,
+}
+
+impl Units {
+    /// Whether warps multiply, and not threads.
+    pub(super) fn are_tensor_cores(self) -> bool {
+        match self {
+            Units::Threads | Units::ThreadsOfWideElements => false,
+            Units::TensorCores | Units::TensorCoresTf32 => true,
+        }
+    }
 }
 
 /// How a tile is dealt out.
@@ -46,7 +58,11 @@ const fn tensor(tile: [i64; 2], part: [i64; 2], cost: i64) -> Size {
     Size { units: Units::TensorCores, tile, part, slice: 32, cost }
 }
 
-const SIZES: [Size; 18] = [
+const fn tf32(tile: [i64; 2], part: [i64; 2], cost: i64) -> Size {
+    Size { units: Units::TensorCoresTf32, tile, part, slice: 16, cost }
+}
+
+const SIZES: [Size; 23] = [
     threads([128, 128], [8, 8], 8, 100),
     threads([128, 64], [8, 4], 8, 115),
     threads([64, 128], [4, 8], 8, 115),
@@ -65,6 +81,11 @@ const SIZES: [Size; 18] = [
     tensor([64, 128], [32, 32], 125),
     tensor([64, 64], [32, 16], 160),
     tensor([32, 32], [16, 8], 270),
+    tf32([128, 128], [64, 32], 100),
+    tf32([128, 64], [32, 32], 125),
+    tf32([64, 128], [32, 32], 125),
+    tf32([64, 64], [32, 16], 160),
+    tf32([32, 32], [16, 8], 270),
 ];
 
 /// Blocks that run at a time: a device of this many multiprocessors has 132 (H100 data sheet).
@@ -92,10 +113,7 @@ impl Size {
 
     /// Rows and columns of which a thread has sums.
     pub(super) fn own(&self) -> [i64; 2] {
-        match self.units {
-            Units::Threads | Units::ThreadsOfWideElements => self.part,
-            Units::TensorCores => [self.part[0] / 8, self.part[1] / 4],
-        }
+        if self.units.are_tensor_cores() { [self.part[0] / 8, self.part[1] / 4] } else { self.part }
     }
 
     /// Sums of a thread.
@@ -110,10 +128,7 @@ impl Size {
 
     /// The place of a thread's or a warp's part of the tile.
     fn part_number(&self) -> [String; 2] {
-        let who = match self.units {
-            Units::Threads | Units::ThreadsOfWideElements => "threadIdx.x",
-            Units::TensorCores => "threadIdx.x / 32",
-        };
+        let who = if self.units.are_tensor_cores() { "threadIdx.x / 32" } else { "threadIdx.x" };
         [format!("(int)({who} / {})", self.parts_across()), format!("(int)({who} % {})", self.parts_across())]
     }
 
@@ -126,7 +141,7 @@ impl Size {
                 let apart = self.tile[0] * chunk / self.part[0];
                 format!("{i} / {chunk} * {apart} + {i} % {chunk} + {number} * {chunk}")
             }
-            Units::TensorCores => {
+            Units::TensorCores | Units::TensorCoresTf32 => {
                 format!("{i} / 2 * 16 + {i} % 2 * 8 + (int)(threadIdx.x % 32 / 4) + {number} * {}", self.part[0])
             }
         }
@@ -141,7 +156,7 @@ impl Size {
                 let apart = self.tile[1] * chunk / self.part[1];
                 format!("{j} / {chunk} * {apart} + {j} % {chunk} + {number} * {chunk}")
             }
-            Units::TensorCores => {
+            Units::TensorCores | Units::TensorCoresTf32 => {
                 format!("{j} / 2 * 8 + {j} % 2 + (int)(threadIdx.x % 4) * 2 + {number} * {}", self.part[1])
             }
         }
@@ -151,7 +166,9 @@ impl Size {
     pub(super) fn sum(&self, i: impl Display, j: impl Display) -> String {
         match self.units {
             Units::Threads | Units::ThreadsOfWideElements => format!("{i} * {} + {j}", self.part[1]),
-            Units::TensorCores => format!("({i} / 2 * {} + {j} / 2) * 4 + {i} % 2 * 2 + {j} % 2", self.part[1] / 8),
+            Units::TensorCores | Units::TensorCoresTf32 => {
+                format!("({i} / 2 * {} + {j} / 2) * 4 + {i} % 2 * 2 + {j} % 2", self.part[1] / 8)
+            }
         }
     }
 
@@ -173,7 +190,7 @@ impl Size {
                     self.tile[1] * across / n,
                 )
             }
-            Units::TensorCores => format!(
+            Units::TensorCores | Units::TensorCoresTf32 => format!(
                 "hlo::add_products_of_warp<{m}, {n}, {}, {}, {}>({sums}, {} + {row} * {}, {} + {column} * {});",
                 self.slice,
                 rows.stride(),

@@ -132,7 +132,7 @@ impl Sides {
             let (read, shape) = if is_input { (self.input, conv.input) } else { (self.kernel, conv.kernel) };
             let ctype = CType::of(shape.dtype);
             let (in_table, element_bytes) = match size.units {
-                Units::TensorCores => (ctype.stored, ctype.size_bytes()),
+                Units::TensorCores | Units::TensorCoresTf32 => (ctype.stored, ctype.size_bytes()),
                 Units::Threads | Units::ThreadsOfWideElements => (sum_type.held, sum_type.held_bytes()),
             };
             let mut side = Side {
@@ -163,13 +163,14 @@ impl Sides {
 impl Side {
     /// Whether the elements of a row lie together in the table, and not those of a product.
     fn has_rows_together(&self) -> bool {
-        self.units == Units::TensorCores
+        self.units.are_tensor_cores()
     }
 
     /// From a row of the table to the next: some elements more than it has, so that threads which access a column meet in few banks;
     /// whole accesses of 16 bytes, and of a thread's neighbours.
     pub(super) fn stride(&self) -> i64 {
-        if self.has_rows_together() { self.slice + 8 } else { self.length + (16 / self.element_bytes).max(4) }
+        let access = 16 / self.element_bytes;
+        if self.has_rows_together() { self.slice + access } else { self.length + access.max(4) }
     }
 
     /// Threads beside each other along the faster of the two ways.
@@ -231,7 +232,7 @@ impl Side {
         let value = e.value(frame, operand, 0, index)?.text;
         let value = match self.units {
             // It is of this type already.
-            Units::TensorCores => self.ctype.exact_stored(&value),
+            Units::TensorCores | Units::TensorCoresTf32 => self.ctype.exact_stored(&value),
             Units::Threads | Units::ThreadsOfWideElements => format!("({}){value}", self.in_table),
         };
         e.line(format!("{into}.elems[0] = {value};"));
@@ -248,8 +249,12 @@ impl Side {
             let from = format!("{}[{load}]", self.ahead);
             let is_contiguous = self.read.is_along_k == self.has_rows_together();
             let is_same_type = self.ctype.stored == self.in_table;
+            let rounds = self.units == Units::TensorCoresTf32;
             let store = if is_contiguous && is_same_type {
-                format!("hlo::store_pack({to}, {from});")
+                let round = format!(
+                    "#pragma unroll\nfor (int v = 0; v < {n_elems}; ++v) {from}.elems[v] = hlo::round_tf32({from}.elems[v]);\n"
+                );
+                format!("{}hlo::store_pack({to}, {from});", if rounds { round } else { String::new() })
             } else {
                 let step = if is_contiguous { 1 } else { self.stride() };
                 let element = format!("{from}.elems[v]");

@@ -163,7 +163,34 @@ HLO_TEMPLATE_FN void add_products(T* sums, const T* a, int a_stride, int a_apart
 HLO_ADD_FRAGMENTS(bf16, "bf16")
 HLO_ADD_FRAGMENTS(f16, "f16")
 #undef HLO_ADD_FRAGMENTS
+// The same of 16 x 8 and 8 x 8 elements in TF32: "Matrix Fragments for mma.m16n8k8".
+HLO_FN void add_fragments(float* c, const u32* a, const u32* b, float) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+HLO_FN float round_tf32(float x) {
+    u32 bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return __uint_as_float(bits);
+}
 #else
+HLO_FN float round_tf32(float x) {
+    const u32 bits = __float_as_uint(x);
+    return (bits & 0x7f800000u) == 0x7f800000u ? x : __uint_as_float((bits + 0x1000u) & ~0x1fffu);
+}
+HLO_FN void add_fragments(float* c, const u32* a, const u32* b, float) {
+    hlo_host::give_fragments(a, b);
+    const int lane = threadIdx.x % 32;
+    for (int r = 0; r < 4; ++r) {
+        const int row = lane / 4 + r / 2 * 8, column = lane % 4 * 2 + r % 2;
+        for (int k = 0; k < 8; ++k) {
+            const float x = __uint_as_float(hlo_host::fragments_of(row % 8 * 4 + k % 4)[row / 8 + k / 4 * 2]);
+            const float y = __uint_as_float(hlo_host::fragments_of(column * 4 + k % 4)[4 + k / 4]);
+            c[r] += x * y;
+        }
+    }
+}
 HLO_FN float half_of_word(u32 word, int k, bf16 x) { x.bits = (u16)(word >> (k % 2 * 16)); return from_bf16(x); }
 HLO_FN float half_of_word(u32 word, int k, f16 x) { x.bits = (u16)(word >> (k % 2 * 16)); return from_f16(x); }
 template <class T> HLO_TEMPLATE_FN void add_fragments(float* c, const u32* a, const u32* b, T type) {
@@ -184,21 +211,23 @@ template <class T> HLO_TEMPLATE_FN void add_fragments(float* c, const u32* a, co
 // A and B elements after each other, which are even numbers.
 template <int M, int N, int K, int A, int B, class T>
 HLO_TEMPLATE_FN void add_products_of_warp(float* sums, const T* a, const T* b) {
-    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    // Elements of a word, and of a fragment along k.
+    constexpr int each = 4 / sizeof(T), along = 8 * each;
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * each;
     a += row * A + column;
     b += row * B + column;
 #pragma unroll
-    for (int k = 0; k < K; k += 16) {
+    for (int k = 0; k < K; k += along) {
         u32 x[M / 16][4], y[N / 8][2];
 #pragma unroll
         for (int i = 0; i < M / 16; ++i) {
 #pragma unroll
-            for (int r = 0; r < 4; ++r) x[i][r] = *(const u32*)(a + (i * 16 + r % 2 * 8) * A + k + r / 2 * 8);
+            for (int r = 0; r < 4; ++r) x[i][r] = *(const u32*)(a + (i * 16 + r % 2 * 8) * A + k + r / 2 * (along / 2));
         }
 #pragma unroll
         for (int j = 0; j < N / 8; ++j) {
 #pragma unroll
-            for (int r = 0; r < 2; ++r) y[j][r] = *(const u32*)(b + j * 8 * B + k + r * 8);
+            for (int r = 0; r < 2; ++r) y[j][r] = *(const u32*)(b + j * 8 * B + k + r * (along / 2));
         }
 #pragma unroll
         for (int i = 0; i < M / 16; ++i) {
