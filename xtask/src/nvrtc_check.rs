@@ -76,7 +76,9 @@ fn add_sample(module: &Module, kernels: &mut Kernels) {
             continue;
         }
         for is_elemental_only in [false, true] {
-            if let Ok(EmittedKernel { kernel, .. }) = emit(module, inst, &EmitOptions { is_elemental_only }) {
+            if let Ok(EmittedKernel { kernel, .. }) =
+                emit(module, inst, &EmitOptions { is_elemental_only, ..EmitOptions::default() })
+            {
                 kernels.insert(kernel.name.clone(), kernel);
             }
         }
