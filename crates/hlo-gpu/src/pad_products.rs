@@ -10,17 +10,18 @@
 //! %y.1 = bf16[4096,50257] slice(%y.padded), slice={[0:4096], [0:50257]}
 //! ```
 //!
-//! **Why.** cuBLASLt multiplies arrays of 16-bit floats whose rows begin elsewhere at a sixth of its speed
+//! **Why.** cuBLASLt multiplies arrays of 16-bit floats whose rows begin elsewhere at a sixth of its speed, f32 by TF32 at a quarter
 //! ([`hlo_analysis::time::product_slowdown`]).
 //!
-//! **What it does.** A dim that is the fastest in memory of an operand or of the result, and no multiple of eight elements, grows to
+//! **What it does.** A dim that is the fastest in memory of an operand or of the result, and no multiple of 16 bytes, grows to
 //! the next one, in all three arrays. A contracted dim grows by zeros, which add nothing. Several products of one array share its padded form.
 //!
 //! **What it does not do.** Products for which the bytes that are copied cost more than the speed gains, products that wait for
-//! others, dims of a batch, and f32: only the lowering knows whether those go to tensor cores.
+//! others, dims of a batch, and f32, unless `tf32` says that those go to tensor cores too.
 //!
 //! **Requires** layouts as they will be (`propagate-layouts`). **Ensures** the same sums of the same products, and of zeros.
 
+use crate::lower::dot::dot_may_round_to_tf32;
 use crate::lower::legalize::stepwise_computations;
 use crate::plan::has_library_types;
 use hashbrown::HashMap;
@@ -28,17 +29,17 @@ use hlo_analysis::Preserved;
 use hlo_ir::attrs::{Attrs, DotAttrs, PadAttrs, PadDim, SliceAttrs, SliceDim};
 use hlo_ir::diag::Entity;
 use hlo_ir::edit::Builder;
-use hlo_ir::{ArrayShape, CompId, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
+use hlo_ir::{ArrayShape, CompId, DType, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
-/// Elements of 16 bits that rows of such arrays must be a multiple of.
-const ALIGNED_ELEMS: i64 = 8;
+/// Bits that rows must be a multiple of.
+const ALIGNED_BITS: i64 = 128;
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
     name: "pad-products",
-    help: "pad 16-bit matrices whose rows begin at odd places, which libraries multiply slowly",
+    help: "pad matrices for tensor cores whose rows begin at odd places, which libraries multiply slowly",
     options: &[
         OptionInfo {
             name: "min-operations",
@@ -53,10 +54,20 @@ pub(crate) static INFO: PassInfo = PassInfo {
             default: "100",
             help: "operations for each byte that is copied to pad, below which a product stays as it is",
         },
+        OptionInfo {
+            name: "tf32",
+            kind: OptionKind::Bool,
+            default: "false",
+            help: "products of f32 go to tensor cores by TF32, as --matmul tf32 has it",
+        },
     ],
     build: |options: &Options| {
         let count = |name: &str| u64::try_from(options.int(name)).unwrap_or(0) as f64;
-        Ok(Box::new(PadProducts { least: count("min-operations"), per_byte: count("min-operations-per-byte") }))
+        Ok(Box::new(PadProducts {
+            least: count("min-operations"),
+            per_byte: count("min-operations-per-byte"),
+            uses_tf32: options.flag("tf32"),
+        }))
     },
 };
 
@@ -65,6 +76,7 @@ pub(crate) static INFO: PassInfo = PassInfo {
 pub(crate) struct PadProducts {
     least: f64,
     per_byte: f64,
+    uses_tf32: bool,
 }
 
 impl Pass for PadProducts {
@@ -75,7 +87,7 @@ impl Pass for PadProducts {
             let (was_live, n_slots) = (module.live(comp), module.n_inst_slots());
             let mut padded = HashMap::new();
             for inst in insts.into_iter().filter(|&inst| was_live.contains(inst)) {
-                let Some(product) = Product::of(module, inst) else { continue };
+                let Some(product) = Product::of(module, inst, self.uses_tf32) else { continue };
                 let grown = product.grown();
                 if self.pays(&product, &grown) {
                     n_changed += 1;
@@ -89,7 +101,8 @@ impl Pass for PadProducts {
         }
         cx.report.count("products", n_changed);
         if n_changed == 0 {
-            cx.report.unchanged_because = Some("no large product has 16-bit rows that begin at odd places".into());
+            cx.report.unchanged_because =
+                Some("no large product for tensor cores has rows that begin at odd places".into());
             return Ok(Changed::No);
         }
         Ok(Changed::Yes(Preserved::NONE))
@@ -109,7 +122,7 @@ impl PadProducts {
     }
 }
 
-/// A product of 16-bit floats.
+/// A product that tensor cores make.
 struct Product {
     attrs: DotAttrs,
     operands: [InstId; 2],
@@ -118,7 +131,7 @@ struct Product {
 }
 
 impl Product {
-    fn of(module: &Module, inst: InstId) -> Option<Product> {
+    fn of(module: &Module, inst: InstId, uses_tf32: bool) -> Option<Product> {
         let node = module.inst(inst);
         let (Opcode::Dot, Attrs::Dot(attrs), &[lhs, rhs]) = (node.opcode, &node.attrs, node.operands.as_slice()) else {
             return None;
@@ -130,8 +143,10 @@ impl Product {
             |inst: InstId| module.shape(inst).as_array().filter(|array| array.dynamic == 0 && array.n_elems() > 0);
         let arrays = [array(lhs)?.clone(), array(rhs)?.clone(), array(inst)?.clone()];
         let [left, right, out] = &arrays;
-        let is_narrow = left.dtype.bits() == 16 && has_library_types(left.dtype, right.dtype, out.dtype);
-        is_narrow.then(|| Product { attrs: (**attrs).clone(), operands: [lhs, rhs], arrays })
+        let is_rounded = uses_tf32 && left.dtype == DType::F32 && dot_may_round_to_tf32(attrs);
+        let is_for_tensor_cores =
+            (left.dtype.bits() == 16 || is_rounded) && has_library_types(left.dtype, right.dtype, out.dtype);
+        is_for_tensor_cores.then(|| Product { attrs: (**attrs).clone(), operands: [lhs, rhs], arrays })
     }
 
     /// The three arrays with the dims that must grow grown.
@@ -140,8 +155,9 @@ impl Product {
         for side in 0..3 {
             let array = &self.arrays[side];
             let fastest = array.physical_order().into_iter().find(|&dim| array.dims[dim] != 1);
-            let Some(dim) = fastest.filter(|&dim| array.dims[dim] % ALIGNED_ELEMS != 0) else { continue };
-            let size = array.dims[dim] + ALIGNED_ELEMS - array.dims[dim] % ALIGNED_ELEMS;
+            let aligned = ALIGNED_BITS / i64::from(array.dtype.bits());
+            let Some(dim) = fastest.filter(|&dim| array.dims[dim] % aligned != 0) else { continue };
+            let size = array.dims[dim] + aligned - array.dims[dim] % aligned;
             for (side, dim) in self.same_dims(side, dim) {
                 grown[side].dims[dim] = size;
             }

@@ -116,7 +116,7 @@ fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan), 
             "expected a per-device program, found a global one with a manual region (`%{name}`); `hlo-opt eval` runs it"
         )));
     }
-    let calls = parse_pipeline(presets::GPU).map_err(|e| wrong(e.to_string()))?;
+    let calls = parse_pipeline(&presets::gpu_passes(args.matmul.into())).map_err(|e| wrong(e.to_string()))?;
     let passes = bind(&calls, &registry::passes()).map_err(|e| wrong(e.to_string()))?;
     let mut module = loaded.module.clone();
     let mut analyses = Analyses::new(said.of(&source, source.whole(), &loaded, console.has_color)?);

@@ -275,7 +275,7 @@ impl Work {
 /// What was asked for, for the report.
 fn pipeline_text(args: &OptimizeArgs) -> String {
     let preset = args.preset.iter().map(|preset| format!("preset {preset}"));
-    let last = args.emit.is_of_plan().then(|| presets::GPU.to_string());
+    let last = args.emit.is_of_plan().then(|| presets::gpu_passes(args.matmul.into()));
     preset.chain(args.pipelines.iter().cloned()).chain(last).collect::<Vec<_>>().join(",")
 }
 
@@ -285,7 +285,7 @@ fn bound_passes(args: &OptimizeArgs, calls: &[PassCall], machine: Option<&Chosen
     let known = registry::passes();
     let mut calls = calls.to_vec();
     if args.emit.is_of_plan() {
-        calls.extend(parse_pipeline(presets::GPU).map_err(usage)?);
+        calls.extend(parse_pipeline(&presets::gpu_passes(args.matmul.into())).map_err(usage)?);
     }
     if let Some(machine) = machine {
         machine.fill_calls(&mut calls);

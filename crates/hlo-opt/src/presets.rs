@@ -10,6 +10,7 @@ use crate::report::Pricing;
 use crate::{Failure, descriptions, registry};
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
+use hlo_gpu::lower::Matmul;
 use hlo_pass::fastest::{LEAST_GAIN, Way, Ways};
 use hlo_pass::machine::{CLUSTER, DEVICE};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
@@ -19,6 +20,14 @@ use std::fmt::Write;
 
 /// What the GPU backend lowers best.
 pub const GPU: &str = "expand-operations,inline-calls,simplify-tuples,cse,convolution-to-dot,split-convolutions,dce,propagate-layouts,pad-products,fuse";
+
+/// [`GPU`] for products of f32 that are computed so.
+pub(crate) fn gpu_passes(matmul: Matmul) -> String {
+    match matmul {
+        Matmul::F32 => GPU.to_string(),
+        Matmul::Tf32 => GPU.replace("pad-products", "pad-products{tf32=true}"),
+    }
+}
 
 /// The passes of the GPU backend that price by the machine.
 const CONVOLUTIONS_AS_PRODUCTS: &str = "convolution-to-dot";

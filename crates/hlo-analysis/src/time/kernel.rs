@@ -135,24 +135,31 @@ pub fn region_cost(costs: &Costs<'_>, members: &[InstId], outputs: &[InstId], up
 
 /// How many times longer a library takes for a product of these operands and this result than its arithmetic at best. Rows of 16-bit floats
 /// that begin at odd places of memory keep it from its fast kernels: on an H100 (27 November 2026, cuBLASLt of CUDA 13.0) the products of GPT-2's
-/// head, 4096 x 768 x 50257 in bf16, ran at 102 to 164 TFLOP/s.
-pub fn product_slowdown(arrays: [&ArrayShape; 3]) -> f64 {
+/// head, 4096 x 768 x 50257 in bf16, ran at 102 to 164 TFLOP/s, and by TF32 at 126 on the average.
+pub fn product_slowdown(arrays: [&ArrayShape; 3], uses_tf32: bool) -> f64 {
     let is_odd = |array: &ArrayShape| {
         let fastest = array.physical_order().into_iter().find(|&dim| array.dims[dim] != 1);
         fastest.is_some_and(|dim| array.dims[dim] * i64::from(array.dtype.bits()) % 128 != 0)
     };
-    if arrays[0].dtype.bits() == 16 && arrays.into_iter().any(is_odd) { ODD_ROWS } else { 1.0 }
+    let slowdown = match arrays[0].dtype {
+        DType::BF16 | DType::F16 => ODD_ROWS,
+        DType::F32 if uses_tf32 => ODD_ROWS_BY_TF32,
+        _ => return 1.0,
+    };
+    if arrays.into_iter().any(is_odd) { slowdown } else { 1.0 }
 }
 
 /// See [`product_slowdown`].
 const ODD_ROWS: f64 = 6.0;
+/// The same for f32 that is rounded to TF32.
+const ODD_ROWS_BY_TF32: f64 = 4.0;
 
 fn slowdown(module: &Module, inst: InstId) -> f64 {
     let node = module.inst(inst);
     let array = |inst: InstId| module.shape(inst).as_array();
     let &[lhs, rhs] = node.operands.as_slice() else { return 1.0 };
     match (node.opcode.row().cost == CostRule::Dot, array(lhs), array(rhs), array(inst)) {
-        (true, Some(lhs), Some(rhs), Some(out)) => product_slowdown([lhs, rhs, out]),
+        (true, Some(lhs), Some(rhs), Some(out)) => product_slowdown([lhs, rhs, out], false),
         _ => 1.0,
     }
 }

@@ -232,7 +232,7 @@ pub(crate) fn may_round_to_tf32(precisions: &[Word]) -> bool {
 }
 
 /// The same for a dot, whose algorithm may name other types.
-fn dot_may_round_to_tf32(attrs: &DotAttrs) -> bool {
+pub(crate) fn dot_may_round_to_tf32(attrs: &DotAttrs) -> bool {
     may_round_to_tf32(&attrs.operand_precision) && matches!(attrs.algorithm.as_str(), "" | "dot_tf32_tf32_f32")
 }
 

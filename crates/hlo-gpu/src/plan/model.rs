@@ -90,7 +90,7 @@ impl StepTimes {
                 let flops =
                     2.0 * (gemm.outer_batch * gemm.batch) as f64 * gemm.m as f64 * gemm.n as f64 * gemm.k as f64;
                 let arrays = [gemm.lhs.buffer, gemm.rhs.buffer, gemm.output.buffer];
-                let slowdown = product_slowdown(arrays.map(|buffer| &plan.buffers[buffer].shape));
+                let slowdown = product_slowdown(arrays.map(|buffer| &plan.buffers[buffer].shape), gemm.uses_tf32);
                 let arithmetic_s = machine.matrix_s(flops * slowdown, dtype_of(plan, gemm.lhs.buffer), gemm.uses_tf32);
                 machine.kernel_s(KernelWork { bytes: bytes_of_all(plan, work), arithmetic_s })
             }
