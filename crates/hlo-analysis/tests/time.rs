@@ -438,3 +438,23 @@ fn in_the_order_of_the_text_a_collective_hides_behind_what_stands_between_its_ha
     assert_near(ordered(&whole), one_after_the_other);
     assert_near(ordered(&behind), one_after_the_other);
 }
+
+/// Two sorts that were measured on an H100, and a merge, which is much less work than a sort.
+#[test]
+fn sorts_take_about_as_long_as_on_a_card() {
+    let h100 = Machine::from_args("", "h100").expect("a machine");
+    let sort = |shape: &str, dim: i64, marks: &str| {
+        let module = parsed(&format!(
+            "HloModule m\nlt {{ a = f32[] parameter(0) b = f32[] parameter(1) c = s32[] parameter(2) d = s32[] parameter(3) \
+             ROOT s = pred[] compare(a, b), direction=LT }}\nENTRY e {{\n  x = f32{shape} parameter(0)\n  i = s32{shape} parameter(1)\n  \
+             ROOT r = (f32{shape}, s32{shape}) sort(x, i), dimensions={{{dim}}}, to_apply=lt{marks}\n}}\n"
+        ));
+        let frequencies = Frequencies::compute(&module, FrequencyOptions::default());
+        predict(&module, &frequencies, &h100).expect("a time").critical_path_s
+    };
+    let is_about = |found: f64, measured: f64| (0.7..1.4).contains(&(found / measured));
+    let (long, rows) = (sort("[4194304]", 0, ""), sort("[1024,2048]", 1, ""));
+    assert!(is_about(long, 245e-6) && is_about(rows, 125e-6), "{long:e} {rows:e}");
+    let merge = sort("[4194304]", 0, ", frontend_attributes={hlo_opt.sorted=\"halves\"}");
+    assert!(merge < long / 4.0, "{merge:e} of {long:e}");
+}

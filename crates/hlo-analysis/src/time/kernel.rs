@@ -4,6 +4,7 @@
 //! what its instructions touch: of a sliced or gathered array the part, of other arrays the whole. The walk goes from the
 //! results back to the inputs and carries the number of elements that are needed.
 
+use super::sort;
 use crate::memory::{InPlaceUpdates, behind_views, updated_operands};
 use crate::values::{entered, tuple_elements};
 use hashbrown::{HashMap, HashSet};
@@ -114,7 +115,11 @@ pub fn region_cost(costs: &Costs<'_>, members: &[InstId], outputs: &[InstId], up
     for &member in members.iter().rev().filter(|&member| computed.contains(member)) {
         let share = walk.share(member);
         let instruction = module.inst(member);
-        let flops = costs.of(member).flops as f64 * share * slowdown(module, member);
+        let operations = match instruction.opcode.row().cost {
+            CostRule::Sort => sort::operations(module, member),
+            _ => costs.of(member).flops as f64 * slowdown(module, member),
+        };
+        let flops = operations * share;
         cost.add(unit(module, member), arithmetic_dtype(module, member), flops);
         let n_kept =
             updated_operands(module, member).filter(|_| in_place.contains(&member)).map_or(0, |arrays| arrays.end);

@@ -13,6 +13,7 @@ mod exchange;
 mod kernel;
 mod lanes;
 mod machine;
+mod sort;
 mod timeline;
 mod units;
 
@@ -23,4 +24,5 @@ pub use kernel::{
 };
 pub use lanes::{Lane, TaskSpan, Tasks};
 pub use machine::{DEFAULT_DEVICE, DEFAULT_GBYTES_PER_S, KernelWork, Machine, Network, SizeMismatch};
+pub use sort::{SORTED_HALVES, says_sorted_halves};
 pub use timeline::Span;

@@ -14,7 +14,8 @@
 
 use super::order::{Order, Positions};
 use super::writer::Writer;
-use crate::kernel::{SORTED_HALVES, max_sorted_elems, says_sorted_halves};
+use crate::kernel::max_sorted_elems;
+use hlo_analysis::time::{SORTED_HALVES, says_sorted_halves};
 use hlo_ir::attrs::{Comparison, CustomAttrs, SortAttrs, TopKAttrs};
 use hlo_ir::{CompId, DType, InstId, Module, Opcode, Scalar, Shape};
 use std::sync::Arc;

@@ -32,7 +32,7 @@ mod tiles;
 mod windows;
 
 pub(crate) use conv_tiles::conv_rounds;
-pub(crate) use sort_rows::{SORTED_HALVES, comparator_keys, max_sorted_elems, says_sorted_halves, sorted_operand};
+pub(crate) use sort_rows::{comparator_keys, max_sorted_elems, sorted_operand};
 pub(crate) use windows::window_dims;
 
 use std::collections::HashMap;

@@ -4,7 +4,7 @@
 //! 1968, *Sorting networks and their applications*). Only what the comparator reads moves; positions move along and decide where neither of two
 //! elements comes first. All else is read from the operands where it is written.
 //!
-//! **Rows whose halves are sorted**, as the attribute [`SORTED_HALVES`] says: each block writes a piece of the merged row (O. Green, R. McColl,
+//! **Rows whose halves are sorted**, as the attribute [`SORTED_HALVES`](hlo_analysis::time::SORTED_HALVES) says: each block writes a piece of the merged row (O. Green, R. McColl,
 //! D. Bader 2012, *GPU Merge Path*).
 //!
 //! 1. The block's threads search for the places at which the piece begins and ends in both halves.
@@ -14,8 +14,9 @@
 //! permutation, a merged one need not be.
 
 use hashbrown::HashSet;
+use hlo_analysis::time::says_sorted_halves;
 use hlo_analysis::values::{InstLeaf, Through, follow};
-use hlo_ir::attrs::{Marks, SliceAttrs, SliceDim, SortAttrs};
+use hlo_ir::attrs::{SliceAttrs, SliceDim, SortAttrs};
 use hlo_ir::{CompId, DType, InstId, Module, Opcode};
 use smallvec::SmallVec;
 
@@ -24,14 +25,6 @@ use super::dtype::CType;
 use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind, Value};
 use super::group::{BlockRange, ResultGroup};
 use crate::GpuError;
-
-/// The frontend attribute of a sort, and its value, that say that both halves of each row are sorted already.
-pub(crate) const SORTED_HALVES: (&str, &str) = ("hlo_opt.sorted", "halves");
-
-/// Whether a sort says so.
-pub(crate) fn says_sorted_halves(marks: &Marks) -> bool {
-    marks.frontend_attributes.iter().any(|(key, value)| (key.as_str(), value.as_str()) == SORTED_HALVES)
-}
 
 /// Elements of the longest row that is sorted as a whole: their positions have 16 bits.
 const MAX_ROW_ELEMS: i64 = 4096;
