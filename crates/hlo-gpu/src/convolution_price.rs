@@ -4,7 +4,7 @@
 
 use crate::kernel::conv_rounds;
 use hlo_analysis::time::{KernelWork, Machine};
-use hlo_ir::attrs::{Attrs, ConvAttrs};
+use hlo_ir::attrs::Attrs;
 use hlo_ir::{ArrayShape, DType, InstId, Module};
 
 /// Parts of one sum at most.
@@ -50,15 +50,13 @@ pub(crate) fn own_s(machine: &Machine, module: &Module, conv: InstId, flops: f64
 
 /// In how many parts of its sums a convolution is the fastest as our own kernel, and the seconds of it.
 pub(crate) fn fastest_parts(machine: &Machine, module: &Module, conv: InstId, flops: f64) -> (i64, f64) {
-    let channels = |attrs: &ConvAttrs, rhs: InstId| {
+    let channels = || {
+        let node = module.inst(conv);
+        let (Attrs::Conv(attrs), &[_, rhs]) = (&node.attrs, node.operands.as_slice()) else { return None };
         let kernel = module.shape(rhs).as_array()?;
         kernel.dims.get(usize::try_from(attrs.dim_labels.kernel_input_feature).ok()?).copied()
     };
-    let node = module.inst(conv);
-    let channels = match (&node.attrs, node.operands.as_slice()) {
-        (Attrs::Conv(attrs), &[_, rhs]) => channels(attrs, rhs).unwrap_or(1),
-        _ => 1,
-    };
+    let channels = channels().unwrap_or(1);
     let choices = (1..=MOST_PARTS.min(channels.max(1))).filter(|parts| channels % parts == 0);
     let priced = choices.map(|parts| (parts, own_s(machine, module, conv, flops, parts)));
     priced.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((1, f64::INFINITY))

@@ -115,9 +115,10 @@ pub fn region_cost(costs: &Costs<'_>, members: &[InstId], outputs: &[InstId], up
     for &member in members.iter().rev().filter(|&member| computed.contains(member)) {
         let share = walk.share(member);
         let instruction = module.inst(member);
-        let operations = match instruction.opcode.row().cost {
-            CostRule::Sort => sort::operations(module, member),
-            _ => costs.of(member).flops as f64 * slowdown(module, member),
+        let operations = if instruction.opcode.row().cost == CostRule::Sort {
+            sort::operations(module, member)
+        } else {
+            costs.of(member).flops as f64 * slowdown(module, member)
         };
         let flops = operations * share;
         cost.add(unit(module, member), arithmetic_dtype(module, member), flops);

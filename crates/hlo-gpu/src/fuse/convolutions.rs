@@ -1,9 +1,9 @@
 //! Convolutions with what follows them element by element (a bias, an activation and the mask of what stays, a residual), and with the reversals
 //! and reshapes of their operands, which a kernel computes by an index.
 
+use crate::kernel::keeps_runs;
 use hashbrown::{HashMap, HashSet};
 use hlo_analysis::fusion::Group;
-use hlo_ir::attrs::Attrs;
 use hlo_ir::module::UserMap;
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode};
 
@@ -108,6 +108,7 @@ impl Found<'_> {
                 && !self.is_root(at)
                 && !self.group_of.contains_key(&at)
                 && keeps_runs(self.module, at)
+                && !has_order(self.module, at)
             {
                 found.push(at);
                 user = at;
@@ -192,19 +193,4 @@ impl Found<'_> {
         }
         found
     }
-}
-
-/// Whether an instruction gives its operand's elements in another order in which runs along the fastest dim stay together.
-fn keeps_runs(module: &Module, inst: InstId) -> bool {
-    let node = module.inst(inst);
-    let Some(shape) = module.shape(inst).as_array() else { return false };
-    let of_operand = node.operands.first().and_then(|&operand| module.shape(operand).as_array());
-    let is_plain = shape.is_row_major() && of_operand.is_some_and(|operand| operand.is_row_major());
-    let last = shape.rank() as i64 - 1;
-    let keeps = match &node.attrs {
-        Attrs::Dims(attrs) if node.opcode == Opcode::Reverse => !attrs.dimensions.contains(&last),
-        Attrs::Dims(attrs) if node.opcode == Opcode::Transpose => attrs.dimensions.last() == Some(&last),
-        _ => node.opcode == Opcode::Reshape,
-    };
-    keeps && is_plain && !has_order(module, inst)
 }

@@ -32,6 +32,7 @@ mod tiles;
 mod windows;
 
 pub(crate) use conv_tiles::conv_rounds;
+pub(crate) use shape_ops::keeps_runs;
 pub(crate) use sort_rows::{comparator_keys, max_sorted_elems, sorted_operand};
 pub(crate) use windows::window_dims;
 

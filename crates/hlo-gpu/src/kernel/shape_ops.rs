@@ -1,7 +1,7 @@
 //! Operations that move elements: each computes where an element of its result comes from.
 
 use hlo_ir::attrs::{Attrs, DimsAttrs};
-use hlo_ir::{ArrayShape, DType, InstId};
+use hlo_ir::{ArrayShape, DType, InstId, Module, Opcode};
 use smallvec::SmallVec;
 
 use super::dtype::CType;
@@ -278,4 +278,20 @@ pub(super) fn get_dimension_size(e: &mut Emitter<'_>, Element { inst, .. }: Elem
         Some(_) => Err(e.unsupported(inst, "expected a static dim")),
         None => Err(misfit(e, inst)),
     }
+}
+
+/// Whether an instruction gives its operand's elements in another order in which neighbours along the last dim, the fastest, stay neighbours: a
+/// reversal or a transpose of other dims, or a reshape, whose runs go as far as both last dims are whole numbers of them.
+pub(crate) fn keeps_runs(module: &Module, inst: InstId) -> bool {
+    let node = module.inst(inst);
+    let is_row_major = |inst: InstId| module.shape(inst).as_array().is_some_and(ArrayShape::is_row_major);
+    let &[operand] = node.operands.as_slice() else { return false };
+    let last = module.shape(inst).as_array().map_or(-1, |shape| shape.rank() as i64 - 1);
+    let keeps = if let Some(DimsAttrs { dimensions }) = DimsAttrs::of(&node.attrs) {
+        (node.opcode == Opcode::Reverse && !dimensions.contains(&last))
+            || (node.opcode == Opcode::Transpose && dimensions.last() == Some(&last))
+    } else {
+        node.opcode == Opcode::Reshape
+    };
+    keeps && is_row_major(inst) && is_row_major(operand)
 }

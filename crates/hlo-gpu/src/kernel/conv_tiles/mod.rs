@@ -221,7 +221,7 @@ impl ConvTiles {
                     self.load(e, frame, &conv, (&rows, depth), (of_group, first_m, k))?;
                     self.load(e, frame, &conv, (&columns, depth), (of_group, first_n, k))
                 })?;
-                e.line(format!("if ({k} != 0) {}", self.size.multiply(&sums, &rows, &columns)));
+                e.line(format!("if ({k} != 0) {}", self.size.multiply(&sums, [rows.place(), columns.place()])));
                 e.line("__syncthreads();");
                 rows.store(e);
                 columns.store(e);

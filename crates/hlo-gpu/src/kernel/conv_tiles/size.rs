@@ -3,7 +3,6 @@
 use std::fmt::Display;
 
 use super::ceil_div;
-use super::slices::Side;
 
 /// Threads of a block.
 pub(super) const THREADS: i64 = 256;
@@ -172,8 +171,8 @@ impl Size {
         }
     }
 
-    /// The call that adds the products of a slice to a thread's sums.
-    pub(super) fn multiply(&self, sums: &str, rows: &Side, columns: &Side) -> String {
+    /// The call that adds the products of a slice to a thread's sums. Of both tables: the name, and the elements from a row to the next.
+    pub(super) fn multiply(&self, sums: &str, [rows, columns]: [(&str, i64); 2]) -> String {
         let [row, column] = self.part_number();
         let [m, n] = self.part;
         match self.units {
@@ -182,23 +181,23 @@ impl Size {
                 format!(
                     "hlo::add_products<{m}, {n}, {along}, {across}, {}>({sums}, {} + {row} * {along}, {}, {}, {} + {column} * {across}, {}, {});",
                     self.slice,
-                    rows.table,
-                    rows.stride(),
+                    rows.0,
+                    rows.1,
                     self.tile[0] * along / m,
-                    columns.table,
-                    columns.stride(),
+                    columns.0,
+                    columns.1,
                     self.tile[1] * across / n,
                 )
             }
             Units::TensorCores | Units::TensorCoresTf32 => format!(
                 "hlo::add_products_of_warp<{m}, {n}, {}, {}, {}>({sums}, {} + {row} * {}, {} + {column} * {});",
                 self.slice,
-                rows.stride(),
-                columns.stride(),
-                rows.table,
-                m * rows.stride(),
-                columns.table,
-                n * columns.stride(),
+                rows.1,
+                columns.1,
+                rows.0,
+                m * rows.1,
+                columns.0,
+                n * columns.1,
             ),
         }
     }

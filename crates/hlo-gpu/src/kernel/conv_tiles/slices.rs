@@ -3,13 +3,13 @@
 //! Where threads multiply, the elements of one product lie together (`[k][row]`), so that a thread loads those of its rows in one
 //! access. Where tensor cores do, those of one row lie together (`[row][k]`), as their fragments want them.
 
-use hlo_ir::attrs::Attrs;
-use hlo_ir::{ArrayShape, InstId, Module, Opcode};
+use hlo_ir::{ArrayShape, InstId, Module};
 
 use super::super::Signature;
 use super::super::contraction::Convolution;
 use super::super::dtype::CType;
 use super::super::emitter::{Atom, Binding, Emitter, FrameId};
+use super::super::shape_ops::keeps_runs;
 use super::size::{Size, THREADS, Units};
 use crate::GpuError;
 
@@ -35,7 +35,7 @@ struct Read {
 pub(super) struct Side {
     pub is_input: bool,
     /// In shared memory.
-    pub table: String,
+    table: String,
     /// What registers hold until then.
     ahead: String,
     /// Whether the argument begins at a place for packs.
@@ -66,17 +66,9 @@ fn source_of_runs(module: &Module, signature: &Signature, inst: InstId, n_elems:
             let Binding::Arguments(first) = binding else { return None };
             return Some(*first);
         }
-        let node = module.inst(at);
-        let &[operand] = node.operands.as_slice() else { return None };
-        let from = module.shape(operand).as_array()?;
-        let last = shape.rank().checked_sub(1)?;
+        let &operand = module.inst(at).operands.first().filter(|_| keeps_runs(module, at))?;
         let has_runs = |shape: &ArrayShape| shape.dims.last().is_some_and(|size| size % n_elems == 0);
-        let stays = match &node.attrs {
-            Attrs::Dims(attrs) if node.opcode == Opcode::Reverse => !attrs.dimensions.contains(&(last as i64)),
-            Attrs::Dims(attrs) if node.opcode == Opcode::Transpose => attrs.dimensions.last() == Some(&(last as i64)),
-            _ => node.opcode == Opcode::Reshape,
-        };
-        if !stays || ![shape, from].into_iter().all(|shape| shape.is_row_major() && has_runs(shape)) {
+        if !has_runs(shape) || !module.shape(operand).as_array().is_some_and(has_runs) {
             return None;
         }
         at = operand;
@@ -168,9 +160,14 @@ impl Side {
 
     /// From a row of the table to the next: some elements more than it has, so that threads which access a column meet in few banks;
     /// whole accesses of 16 bytes, and of a thread's neighbours.
-    pub(super) fn stride(&self) -> i64 {
+    fn stride(&self) -> i64 {
         let access = 16 / self.element_bytes;
         if self.has_rows_together() { self.slice + access } else { self.length + access.max(4) }
+    }
+
+    /// The table, and the elements from a row to the next.
+    pub(super) fn place(&self) -> (&str, i64) {
+        (&self.table, self.stride())
     }
 
     /// Threads beside each other along the faster of the two ways.
