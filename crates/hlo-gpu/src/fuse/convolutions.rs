@@ -2,6 +2,7 @@
 //! and reshapes of their operands, which a kernel computes by an index.
 
 use crate::kernel::keeps_runs;
+use cranelift_entity::SecondaryMap;
 use hashbrown::{HashMap, HashSet};
 use hlo_analysis::fusion::Group;
 use hlo_ir::module::UserMap;
@@ -11,9 +12,10 @@ use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode};
 const MOST_MEMBERS: usize = 64;
 
 /// What an instruction is to a convolution.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Relation {
     /// It does not depend on it.
+    #[default]
     None,
     Member,
     /// It depends on a member and is none.
@@ -120,20 +122,21 @@ impl Found<'_> {
     }
 
     /// How each instruction stands to the convolution, its only member so far. What depends on one member of a fusion depends on all.
-    fn relations(&self) -> HashMap<InstId, Relation> {
-        let mut relations = HashMap::from([(self.conv, Relation::Member)]);
+    fn relations(&self) -> SecondaryMap<InstId, Relation> {
+        let mut relations = SecondaryMap::with_capacity(self.module.n_inst_slots());
+        relations[self.conv] = Relation::Member;
         let mut fusions_after: HashSet<usize> = HashSet::new();
         loop {
             let n_before = fusions_after.len();
             for &inst in &self.module.comp(self.comp).insts {
-                if relations.get(&inst) == Some(&Relation::Member) {
+                if relations[inst] == Relation::Member {
                     continue;
                 }
                 let own = self.group_of.get(&inst);
                 let is_after = own.is_some_and(|group| fusions_after.contains(group))
-                    || self.needs(inst).any(|other| relations.get(&other).is_some_and(|r| *r != Relation::None));
+                    || self.needs(inst).any(|other| relations[other] != Relation::None);
                 if is_after {
-                    relations.insert(inst, Relation::After);
+                    relations[inst] = Relation::After;
                     fusions_after.extend(own);
                 }
             }
@@ -157,7 +160,7 @@ impl Found<'_> {
         // The text goes from operands to users: what depends on a member by way of no other instruction is found to be one in its turn.
         for &inst in &self.module.comp(self.comp).insts {
             let node = self.module.inst(inst);
-            let relation = |inst: InstId| relations.get(&inst).copied().unwrap_or(Relation::None);
+            let relation = |inst: InstId| relations[inst];
             let of_member = node.operands.iter().any(|&operand| relation(operand) == Relation::Member);
             let is_like = |other: &ArrayShape| other.dims == shape.dims && other.is_same_order(shape);
             let fits = of_member
@@ -169,7 +172,7 @@ impl Found<'_> {
                 && self.module.shape(inst).as_array().is_some_and(is_like)
                 && node.operands.iter().all(|&operand| relation(operand) != Relation::After);
             if fits {
-                relations.insert(inst, Relation::Member);
+                relations[inst] = Relation::Member;
                 members.push(inst);
             }
         }
