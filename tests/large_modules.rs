@@ -37,6 +37,29 @@ fn wide(n: usize) -> String {
     text
 }
 
+/// A network of `n` convolutions, each with a long chain of elementwise operations behind it and a residual.
+fn deep(n: usize) -> String {
+    let images = "f32[2,6,6,16]";
+    let mut text = format!(
+        "HloModule network\n\nENTRY e {{\n  x0 = {images} parameter(0)\n  w = f32[3,3,16,16] parameter(1)\n  zero = f32[] constant(0)\n  \
+         zeros = {images} broadcast(zero), dimensions={{}}\n"
+    );
+    for i in 0..n {
+        let _ = writeln!(
+            text,
+            "  conv{i} = {images} convolution(x{i}, w), window={{size=3x3 pad=1_1x1_1}}, dim_labels=b01f_01io->b01f"
+        );
+        let mut last = format!("conv{i}");
+        for j in 0..60 {
+            let _ = writeln!(text, "  e{i}_{j} = {images} {}({last}, zeros)", ["maximum", "add"][j % 2]);
+            last = format!("e{i}_{j}");
+        }
+        let _ = writeln!(text, "  x{} = {images} add({last}, x{i})", i + 1);
+    }
+    let _ = writeln!(text, "  ROOT r = {images} negate(x{n})\n}}");
+    text
+}
+
 fn check(args: &[&str], text: &str) {
     let start = Instant::now();
     let outcome = run_with_stdin(args, text);
@@ -58,4 +81,10 @@ fn values_and_instructions_of_many_edges_take_linear_time() {
     let text = wide(30_000);
     check(&["analyze", "time", "-"], &text);
     check(&["--pass", "fuse", "-"], &text);
+}
+
+#[test]
+fn the_passes_of_the_gpu_backend_take_linear_time_for_deep_networks() {
+    check(&["--pass", "split-convolutions,propagate-layouts", "-"], &deep(300));
+    check(&["--pass", "fuse", "-"], &deep(100));
 }

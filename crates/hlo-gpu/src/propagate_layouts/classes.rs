@@ -56,9 +56,28 @@ impl Classes {
         (at, names)
     }
 
+    /// Lets a value, and all on its way, know its leader at once: chains of elementwise operations are as long as networks are deep.
+    fn shorten(&mut self, inst: InstId) {
+        let mut way = Vec::new();
+        let mut at = inst;
+        while let Some((up, _)) = &self.up[at] {
+            way.push(at);
+            at = *up;
+        }
+        let mut names = None::<Permutation>;
+        for &value in way.iter().rev() {
+            let Some((_, own)) = &self.up[value] else { continue };
+            let of_leader = names.map_or_else(|| own.clone(), |of_up| then(&of_up, own));
+            self.up[value] = Some((at, of_leader.clone()));
+            names = Some(of_leader);
+        }
+    }
+
     /// Ties `operand` to `inst`: dim `i` of `inst` is dim `to_operand[i]` of `operand`. Nothing where that contradicts what
     /// is known.
     pub(crate) fn unite(&mut self, inst: InstId, operand: InstId, to_operand: &Permutation) {
+        self.shorten(inst);
+        self.shorten(operand);
         let identity = || (0..to_operand.len()).collect::<Permutation>();
         let ((a, a_names), (b, b_names)) = (self.path(inst), self.path(operand));
         if a == b {
@@ -73,6 +92,7 @@ impl Classes {
 
     /// A value wishes an order of its dims, minor first.
     pub(crate) fn vote(&mut self, inst: InstId, order: Dims, weight: u64) {
+        self.shorten(inst);
         let (leader, names) = self.path(inst);
         let order: Dims = match names {
             None => order,
