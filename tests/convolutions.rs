@@ -106,3 +106,24 @@ fn fused_networks_run_as_in_the_evaluator() {
         assert!(differs.is_none(), "seed {seed}: result {differs:?} differs\n{text}");
     }
 }
+
+/// What another instruction waits for stays outside of a fusion, and is not computed a second time.
+#[test]
+fn what_others_wait_for_is_computed_once() {
+    let mut module = parse(
+        "HloModule m
+ENTRY e {
+  x = f32[4,6,5,16] parameter(0)
+  w = f32[3,3,16,16] parameter(1)
+  conv = f32[4,6,5,16] convolution(x, w), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
+  negated = f32[4,6,5,16] negate(conv)
+  later = f32[4,6,5,16] add(x, x), control-predecessors={negated}
+  ROOT t = (f32[4,6,5,16], f32[4,6,5,16]) tuple(negated, later)
+}",
+    );
+    let passes = bind(&parse_pipeline("fuse").expect("a pass"), hlo_gpu::PASSES).expect("a pass");
+    run_pipeline(&mut module, &mut Analyses::default(), &passes, RunOptions { check: true, ..RunOptions::default() })
+        .expect("a result");
+    let insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    assert_eq!(insts.filter(|&&inst| module.inst(inst).opcode == Opcode::Convolution).count(), 1);
+}

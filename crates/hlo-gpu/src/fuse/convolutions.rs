@@ -25,7 +25,12 @@ enum Relation {
 /// A fusion for each convolution that has something to take in. Inputs of one depend on no member of it, by way of other fusions either.
 pub(super) fn find_convolutions(module: &Module, comp: CompId) -> Vec<Group> {
     let insts = &module.comp(comp).insts;
-    let is_convolution = |&inst: &InstId| module.inst(inst).opcode == Opcode::Convolution && !has_order(module, inst);
+    let marks = insts.iter().filter_map(|&inst| module.inst(inst).marks.as_ref());
+    // A fusion does not stand for its members: what others wait for would be computed a second time, outside of it.
+    let waited_for: HashSet<InstId> = marks.flat_map(|marks| marks.control_predecessors.iter().copied()).collect();
+    let is_convolution = |&inst: &InstId| {
+        module.inst(inst).opcode == Opcode::Convolution && !has_order(module, inst) && !waited_for.contains(&inst)
+    };
     let convs: Vec<InstId> = insts.iter().copied().filter(is_convolution).collect();
     if convs.is_empty() {
         return Vec::new(); // the users of all of the module are asked for convolutions alone
@@ -34,7 +39,7 @@ pub(super) fn find_convolutions(module: &Module, comp: CompId) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut group_of: HashMap<InstId, usize> = HashMap::new();
     for conv in convs {
-        let found = Found { module, comp, users: &users, conv, group_of: &group_of };
+        let found = Found { module, comp, users: &users, conv, group_of: &group_of, waited_for: &waited_for };
         if let Some(group) = found.group() {
             group_of.extend(group.members.iter().map(|&member| (member, groups.len())));
             groups.push(group);
@@ -54,6 +59,8 @@ struct Found<'a> {
     conv: InstId,
     /// Which other convolution's fusion an instruction is in.
     group_of: &'a HashMap<InstId, usize>,
+    /// Instructions that others wait for.
+    waited_for: &'a HashSet<InstId>,
 }
 
 impl Found<'_> {
@@ -111,6 +118,7 @@ impl Found<'_> {
                 && !self.group_of.contains_key(&at)
                 && keeps_runs(self.module, at)
                 && !has_order(self.module, at)
+                && !self.waited_for.contains(&at)
             {
                 found.push(at);
                 user = at;
@@ -168,6 +176,7 @@ impl Found<'_> {
                 && node.opcode.is_elementwise()
                 && self.module.called(inst).is_empty()
                 && !has_order(self.module, inst)
+                && !self.waited_for.contains(&inst)
                 && !self.group_of.contains_key(&inst)
                 && self.module.shape(inst).as_array().is_some_and(is_like)
                 && node.operands.iter().all(|&operand| relation(operand) != Relation::After);

@@ -151,7 +151,9 @@ pub fn emit(module: &Module, inst: InstId, options: &EmitOptions) -> Result<Emit
     };
     let body = emitter.into_text();
     let n_elems = signature.operands.iter().chain(&signature.results).map(|a| a.shape.n_elems()).max().unwrap_or(0);
-    let idx = if n_elems < 1 << 30 { "int" } else { "long long" };
+    let computed = reach.roots.iter().flat_map(|root| &root.all).filter(|inst| !signature.bindings.contains_key(inst));
+    let farthest = computed.map(|&inst| windows::farthest_position(module, inst)).max().unwrap_or(0);
+    let idx = if n_elems < 1 << 30 && farthest < 1 << 30 { "int" } else { "long long" };
     let text = |name: &str| {
         let read = signature.operands.iter().enumerate().map(|(i, argument)| {
             let may_alias = updatable.iter().any(|&(operand, _)| operand == i);

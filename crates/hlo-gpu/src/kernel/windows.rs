@@ -1,6 +1,7 @@
 //! `reduce-window` and `select-and-scatter`: which elements a window covers.
 
-use hlo_ir::attrs::{Attrs, Window, WindowDim};
+use hlo_ir::attrs::{Attrs, PadDim, Window, WindowDim};
+use hlo_ir::{InstId, Module};
 use smallvec::SmallVec;
 
 use super::dtype::CType;
@@ -39,6 +40,35 @@ pub(super) fn input_position(
 /// The window's dims; an absent one covers single elements.
 pub(crate) fn window_dims(window: &Window, rank: usize) -> Vec<WindowDim> {
     if window.dims.is_empty() { vec![WindowDim::default(); rank] } else { window.dims.clone() }
+}
+
+/// How far an instruction's windows or pads go: a bound on the positions, those of padding and of holes between elements among them, that a kernel
+/// counts through. Arrays may be small and pads not.
+pub(super) fn farthest_position(module: &Module, inst: InstId) -> i64 {
+    let node = module.inst(inst);
+    let longest = |inst: InstId| module.shape(inst).as_array().and_then(|a| a.dims.iter().copied().max()).unwrap_or(0);
+    let n_in = node.operands.first().map_or(0, |&operand| longest(operand));
+    let n_out = longest(inst);
+    let total = |parts: [i64; 5]| parts.into_iter().fold(0i64, |sum, part| sum.saturating_add(part.saturating_abs()));
+    let of_window = |dim: &WindowDim| {
+        let taps = dim.size.saturating_mul(dim.window_dilation);
+        let (base, steps) = (n_in.saturating_mul(dim.base_dilation), n_out.saturating_mul(dim.stride));
+        total([dim.pad_low, dim.pad_high, taps, base, steps])
+    };
+    let of_pad =
+        |dim: &PadDim| total([dim.low, dim.high, n_in.saturating_mul(dim.interior.saturating_add(1)), n_out, 0]);
+    let window = if let Attrs::Conv(attrs) = &node.attrs {
+        &attrs.window
+    } else if let Attrs::ReduceWindow(attrs) = &node.attrs {
+        &attrs.window
+    } else if let Attrs::SelectAndScatter(attrs) = &node.attrs {
+        &attrs.window
+    } else if let Attrs::Pad(attrs) = &node.attrs {
+        return attrs.padding.iter().map(of_pad).max().unwrap_or(0);
+    } else {
+        return 0;
+    };
+    window.dims.iter().map(of_window).max().unwrap_or(0)
 }
 
 /// Runs `body` under conditions, or plainly if there are none.

@@ -189,3 +189,21 @@ fn convolutions_in_tf32_agree_with_the_evaluator() {
     assert!(!cases.iter().any(|case| uses_warps(case, &EmitOptions::default())));
     assert_eq!(check_all_as(&cases, how), BTreeMap::new());
 }
+
+/// Small arrays whose windows and pads go beyond 32 bits.
+#[test]
+fn far_positions_agree_with_the_evaluator() {
+    let dilated = "HloModule m
+ENTRY e {
+  x = f32[8,5,16] parameter(0)
+  w = f32[3,16,16] parameter(1)
+  ROOT c = f32[8,11,16] convolution(x, w), window={size=3 pad=-2399999990_2 lhs_dilate=600000000}, dim_labels=b0f_0io->b0f
+}";
+    let padded = "HloModule m
+ENTRY e {
+  x = f32[8,9] parameter(0)
+  z = f32[] constant(7)
+  ROOT c = f32[8,12] pad(x, z), padding=0_0x0_4294967296_-4294967293
+}";
+    assert_eq!(check_all(&[case("dilated", dilated), case("padded", padded)]), BTreeMap::new());
+}
