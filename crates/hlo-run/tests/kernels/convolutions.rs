@@ -1,7 +1,6 @@
 //! Convolutions in tiles, alone and with what follows them element by element.
 
 use super::{Case, case, check_all, check_all_as, lower, rows::only_launch};
-use hlo_eval::draw::Draw;
 use hlo_gpu::kernel::EmitOptions;
 use std::collections::BTreeMap;
 
@@ -172,12 +171,29 @@ fn convolutions_in_tiles_agree_with_the_evaluator() {
     assert_eq!(check_all(&cases), BTreeMap::new());
 }
 
-/// Small integers are the same in TF32, and so are sums of their products.
+/// The case with factors that are numbers of bf16, which are the same in TF32.
+fn with_short_factors(case_of_f32: &Case, text: &str) -> Case {
+    let (before, entry) = text.split_once("ENTRY").expect("an entry");
+    let mut entry = entry.to_string();
+    for (name, number) in [("x", 0), ("w", 1)] {
+        let end = format!(" parameter({number})");
+        let (head, rest) = entry.split_once(&end).expect("a parameter");
+        let (lines, shape) = head.rsplit_once(&format!("{name} = f32")).expect("its shape");
+        entry = format!("{lines}{name}.short = bf16{shape}{end}\n {name} = f32{shape} convert({name}.short){rest}");
+    }
+    case(&case_of_f32.name, &format!("{before}ENTRY{entry}"))
+}
+
 #[test]
 fn convolutions_in_tf32_agree_with_the_evaluator() {
     let how = EmitOptions { uses_tf32: true, ..EmitOptions::default() };
-    let mut cases: Vec<Case> = (0..60).map(|seed| random_case(seed * 877 + 5, ["f32", "f32"])).collect();
-    cases.iter_mut().for_each(|case| case.draws = vec![Draw::Below(8); hlo_eval::entry_leaves(&case.module).len()]);
+    let cases = (0..60).map(|seed| random_case(seed * 877 + 5, ["f32", "f32"]));
+    let mut cases: Vec<Case> = cases
+        .map(|case| {
+            let text = case.name.split_once(": ").expect("a text").1.to_string();
+            with_short_factors(&case, &text)
+        })
+        .collect();
     let uses_warps = |case: &Case, how: &EmitOptions| {
         lower(&case.module, how).steps.iter().any(|(_, step)| match step {
             super::Step::Launch { kernel, .. } => kernel.source.contains(OF_WARPS),
@@ -187,6 +203,17 @@ fn convolutions_in_tf32_agree_with_the_evaluator() {
     cases.retain(|case| uses_warps(case, &how));
     assert!(cases.len() > 30, "{}", cases.len());
     assert!(!cases.iter().any(|case| uses_warps(case, &EmitOptions::default())));
+    // Both factors are rounded, whichever way they are read.
+    for case in &cases {
+        for (_, step) in lower(&case.module, &how).steps {
+            if let super::Step::Launch { kernel, .. } = step
+                && kernel.source.contains(OF_WARPS)
+            {
+                let rounded = kernel.source.split("hlo::round_tf32(").skip(1).filter_map(|rest| rest.split('[').next());
+                assert_eq!(rounded.collect::<std::collections::BTreeSet<_>>().len(), 2, "{}", kernel.source);
+            }
+        }
+    }
     assert_eq!(check_all_as(&cases, how), BTreeMap::new());
 }
 

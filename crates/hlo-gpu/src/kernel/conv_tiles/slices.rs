@@ -246,12 +246,8 @@ impl Side {
             let from = format!("{}[{load}]", self.ahead);
             let is_contiguous = self.read.is_along_k == self.has_rows_together();
             let is_same_type = self.ctype.stored == self.in_table;
-            let rounds = self.units == Units::TensorCoresTf32;
             let store = if is_contiguous && is_same_type {
-                let round = format!(
-                    "#pragma unroll\nfor (int v = 0; v < {n_elems}; ++v) {from}.elems[v] = hlo::round_tf32({from}.elems[v]);\n"
-                );
-                format!("{}hlo::store_pack({to}, {from});", if rounds { round } else { String::new() })
+                format!("hlo::store_pack({to}, {from});")
             } else {
                 let step = if is_contiguous { 1 } else { self.stride() };
                 let element = format!("{from}.elems[v]");
@@ -261,6 +257,12 @@ impl Side {
                     self.in_table
                 )
             };
+            if self.units == Units::TensorCoresTf32 {
+                // Tensor cores drop the bits that TF32 lacks.
+                e.line(format!(
+                    "#pragma unroll\nfor (int v = 0; v < {n_elems}; ++v) {from}.elems[v] = hlo::round_tf32({from}.elems[v]);"
+                ));
+            }
             match &lanes {
                 Some(lanes) => e.line(format!("if ({lanes}) {{\n{store}\n}}")),
                 None => e.line(store),

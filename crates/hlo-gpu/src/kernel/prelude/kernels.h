@@ -185,8 +185,9 @@ HLO_FN void add_fragments(float* c, const u32* a, const u32* b, float) {
     for (int r = 0; r < 4; ++r) {
         const int row = lane / 4 + r / 2 * 8, column = lane % 4 * 2 + r % 2;
         for (int k = 0; k < 8; ++k) {
-            const float x = __uint_as_float(hlo_host::fragments_of(row % 8 * 4 + k % 4)[row / 8 + k / 4 * 2]);
-            const float y = __uint_as_float(hlo_host::fragments_of(column * 4 + k % 4)[4 + k / 4]);
+            // The bits that TF32 lacks are dropped.
+            const float x = __uint_as_float(hlo_host::fragments_of(row % 8 * 4 + k % 4)[row / 8 + k / 4 * 2] & ~0x1fffu);
+            const float y = __uint_as_float(hlo_host::fragments_of(column * 4 + k % 4)[4 + k / 4] & ~0x1fffu);
             c[r] += x * y;
         }
     }
