@@ -147,10 +147,13 @@ pub fn product_slowdown(arrays: [&ArrayShape; 3], uses_tf32: bool) -> f64 {
         let fastest = array.physical_order().into_iter().find(|&dim| array.dims[dim] != 1);
         fastest.is_some_and(|dim| array.dims[dim] * i64::from(array.dtype.bits()) % 128 != 0)
     };
-    let slowdown = match arrays[0].dtype {
-        DType::BF16 | DType::F16 => ODD_ROWS,
-        DType::F32 if uses_tf32 => ODD_ROWS_BY_TF32,
-        _ => return 1.0,
+    let dtype = arrays[0].dtype;
+    let slowdown = if matches!(dtype, DType::BF16 | DType::F16) {
+        ODD_ROWS
+    } else if dtype == DType::F32 && uses_tf32 {
+        ODD_ROWS_BY_TF32
+    } else {
+        1.0
     };
     if arrays.into_iter().any(is_odd) { slowdown } else { 1.0 }
 }
