@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: the targets of `fuzz/` in rounds of LLVM's libFuzzer, until they find nothing new.
 //!
 //! A target stops when 30 CPU-minutes gave no new edge, once it has had 60, and at 180 in any case; a finding stops it too, to be mended
-//! first. What was reached is kept in `target/fuzz-state`: the next call goes on there. A target that is built anew keeps
+//! first. A case may take 20 seconds of CPU time. What was reached is kept in `target/fuzz-state`: the next call goes on there. A target that is built anew keeps
 //! its corpus and its CPU time, but its 30 minutes begin again.
 
 mod round;
@@ -108,6 +108,7 @@ fn fuzz(program: &Program, most_minutes: f64) -> Result<bool, String> {
         let left_s = (begin_s + most_minutes * 60.0 - state.cpu_s).clamp(1.0, ROUND_S);
         match round::run(program, &mut state, left_s)? {
             Ending::Time => {}
+            Ending::Finding if is_all_starved(program)? => {}
             Ending::Finding => break "a finding, to be mended first".to_string(),
         }
     };
@@ -143,6 +144,18 @@ fn findings(folder: &Path) -> Result<Vec<PathBuf>, String> {
     files.retain(|path| !path.file_name().unwrap_or_default().to_string_lossy().starts_with("slow-unit"));
     files.sort();
     Ok(files)
+}
+
+/// Removes the cases that waited for the processor rather than took it: whether no finding is left.
+fn is_all_starved(program: &Program) -> Result<bool, String> {
+    for case in findings(&program.folder)? {
+        let name = case.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with("timeout-") && round::is_within_cpu_time(program, &case)? {
+            fs::remove_file(&case).map_err(|e| format!("{}: {e}", case.display()))?;
+            println!("{}: {name} waited for the processor: no finding", program.name);
+        }
+    }
+    Ok(findings(&program.folder)?.is_empty())
 }
 
 /// Adds to `fuzz/corpus-min` the cases that reach more than seeds and kept cases do, the shortest first.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -34,6 +34,10 @@ pub(super) enum Ending {
     Finding,
 }
 
+/// CPU-seconds that a case may take.
+const CASE_CPU_S: f64 = 20.0;
+/// Seconds by the clock after which libFuzzer ends a case: on a busy machine a case waits for the processor.
+const CASE_CLOCK_S: u64 = 60;
 /// Ticks of a second in `/proc/PID/stat`.
 const TICKS: f64 = 100.0;
 
@@ -44,8 +48,8 @@ impl Program {
         let mut command = Command::new(&self.program);
         command.env("ASAN_OPTIONS", "detect_odr_violation=0").env("RUST_BACKTRACE", "0").args([
             "-rss_limit_mb=2048",
-            "-timeout=20",
             "-detect_leaks=0",
+            &format!("-timeout={CASE_CLOCK_S}"),
             &format!("-max_len={}", self.max_bytes),
         ]);
         Ok(command)
@@ -115,6 +119,27 @@ pub(super) fn run(program: &Program, state: &mut State, seconds: f64) -> Result<
     match super::findings(&program.folder)?.is_empty() {
         false => Ok(Ending::Finding),
         true => Err(format!("{} ended with {status}: see {}", program.name, log.display())),
+    }
+}
+
+/// Whether a case that libFuzzer's clock ended stays within the CPU time of a case when it is run again, alone.
+pub(super) fn is_within_cpu_time(program: &Program, case: &Path) -> Result<bool, String> {
+    let fail = |e: std::io::Error| format!("{}: {e}", program.program.display());
+    let mut command = program.command()?;
+    command.arg("-timeout=0").arg(case).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(fail)?;
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().map_err(fail)? {
+            return Ok(status.success());
+        }
+        // A case that waits for something takes no CPU time, and is a finding too.
+        let is_over = begin.elapsed().as_secs_f64() > 10.0 * CASE_CPU_S;
+        if is_over || cpu_seconds(child.id()).is_some_and(|cpu_s| cpu_s > CASE_CPU_S) {
+            child.kill().and_then(|()| child.wait()).map_err(fail)?;
+            return Ok(false);
+        }
+        thread::sleep(Duration::from_millis(100));
     }
 }
 
