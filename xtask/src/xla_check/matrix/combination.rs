@@ -127,7 +127,7 @@ pub(super) fn forms(tool: &Path, program: &Program, text: &str) -> Result<Vec<Co
         combine: "none",
         chooses_weights: false,
     };
-    let ahead = form("zero-3-ahead".into(), "zero=3".into(), ",pipeline-loop-collectives");
+    let ahead = form("zero-3-ahead".into(), "zero=3".into(), ",pipeline-loop-collectives{collectives=all}");
     let mut found = vec![form("zero-1".into(), "zero=1".into(), ""), ahead];
     if let Some((least, whole)) = peaks(tool, program)? {
         found.extend(SHARES.map(|share| {
