@@ -4,7 +4,7 @@
 //! It shares nothing with the analysis but the rules of its documentation; no buffer numbers, no last uses, no contexts.
 
 use crate::lockstep::parse;
-use hlo_analysis::memory::peak_memory;
+use hlo_analysis::memory::peak_memory_as_written;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::op::Flow;
 use hlo_ir::{CompId, InstId, Module, Opcode};
@@ -686,7 +686,7 @@ fn random_modules_need_what_the_slow_twin_counts() {
     for seed in 0..n_cases {
         let (text, aliases) = random_text(seed);
         let module = parse(&format!("seed {seed}"), &text);
-        let report = peak_memory(&module);
+        let report = peak_memory_as_written(&module);
         let slow = slow_peak(&module, &aliases);
         assert_eq!(
             report.sizes.peak_bytes as i64, slow,

@@ -29,7 +29,7 @@ fn the_summary_is_short_and_says_what_the_analyses_say() {
     assert!(summary.lines().count() <= 12 && summary.lines().all(|l| l.chars().count() <= 120), "{summary}");
     assert!(summary.starts_with("jit_step: updates in shards: "), "{summary}");
     assert!(summary.contains("time for 8 x h200, one switch; --machine names another"), "{summary}");
-    assert!(summary.contains("try --preset sharded-state -o DIRECTORY: memory −44 %, time −"), "{summary}");
+    assert!(summary.contains("try --preset sharded-state -o DIRECTORY: memory −42 %, time −"), "{summary}");
 
     // The same summary stands over the report.
     let told = run(&[&COMMAND[..], &[&before]].concat());

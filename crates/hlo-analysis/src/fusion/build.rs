@@ -1,28 +1,30 @@
 //! Write groups as `fusion` instructions.
 
+use super::edges::is_reduce;
+use super::groups::Group;
 use hashbrown::{HashMap, HashSet};
-use hlo_analysis::fusion::{Group, is_reduce};
 use hlo_ir::attrs::{Attrs, FusionAttrs, ParameterAttrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 
-/// Replaces the members of each group by a fusion.
+/// Replaces the members of each group by a fusion. Returns these, in the order of the groups; the leaves of each are the group's outputs.
 ///
 /// # Errors
 /// An instruction on a cycle, which the groups must not make.
-pub(crate) fn build_fusions(module: &mut Module, comp: CompId, groups: Vec<Group>) -> Result<(), InstId> {
+pub fn build_fusions(module: &mut Module, comp: CompId, groups: &[Group]) -> Result<Vec<InstId>, InstId> {
     if groups.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let before = module.comp(comp).insts.clone();
     // Where the last member of a group stood, the fusion and its results stand.
     let mut at: HashMap<InstId, Vec<InstId>> = HashMap::new();
     let mut gone: HashSet<InstId> = HashSet::new();
     let mut renamed: HashMap<InstId, InstId> = HashMap::new();
-    let mut made_computations = Vec::new();
-    for group in &groups {
+    let (mut made_computations, mut fusions) = (Vec::new(), Vec::new());
+    for group in groups {
         let (fused, made) = build_one(module, comp, group, &mut renamed);
         made_computations.push(fused);
+        fusions.extend(made.first().copied());
         if let Some(&last) = group.members.last() {
             at.insert(last, made);
         }
@@ -50,19 +52,17 @@ pub(crate) fn build_fusions(module: &mut Module, comp: CompId, groups: Vec<Group
     module.comp_mut(comp).insts = order;
     // What was only repeated inside fusions is dead now.
     module.remove_dead(comp);
-    let others = module.computations().iter().copied().filter(|c| !made_computations.contains(c));
-    let mut computations = Vec::new();
-    for other in others.collect::<Vec<_>>() {
-        if other == comp {
-            computations.append(&mut made_computations.clone());
-        }
-        computations.push(other);
-    }
+    // They are the last of all so far.
+    let mut computations = module.computations().to_vec();
+    computations.truncate(computations.len() - made_computations.len());
+    let place = computations.iter().position(|&other| other == comp).unwrap_or(0);
+    computations.splice(place..place, made_computations);
     module.set_computation_order(computations);
-    module.restore_order(comp)
+    module.restore_order(comp)?;
+    Ok(fusions)
 }
 
-/// Makes the computation of a group and the fusion with its results; these are the last instructions of `comp`.
+/// Makes the computation of a group and the fusion with its results, the fusion first; these are the last instructions of `comp`.
 fn build_one(
     module: &mut Module,
     comp: CompId,

@@ -45,6 +45,15 @@ const MAX_CHAIN: u32 = 256;
 pub struct StagedEdges {
     pub(super) edges: Edges,
     pub(super) stages: Stages,
+    /// Copies of what is computed again, each with what it is a copy of.
+    pub(super) again: Vec<(InstId, InstId)>,
+}
+
+impl StagedEdges {
+    /// The copies of values that are computed again for late users, each with what it is a copy of: an instruction, or another copy.
+    pub fn repeated(&self) -> &[(InstId, InstId)] {
+        &self.again
+    }
 }
 
 /// Parts chains that are too long. Returns whether there are any.
@@ -74,7 +83,7 @@ pub fn find_groups(module: &Module, comp: CompId, limits: FusionLimits) -> Vec<G
 /// The fusions of a computation of which this is known.
 pub fn find_groups_of(module: &Module, comp: CompId, known: Option<StagedEdges>, limits: FusionLimits) -> Vec<Group> {
     let (mut edges, stages) = match known {
-        Some(StagedEdges { edges, stages }) => (edges, Some(stages)),
+        Some(StagedEdges { edges, stages, .. }) => (edges, Some(stages)),
         None => (Edges::of(module, comp), None),
     };
     let has_cut = cut_long_chains(module, comp, &mut edges);

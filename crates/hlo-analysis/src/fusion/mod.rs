@@ -2,11 +2,12 @@
 //!
 //! An edge from a producer to a consumer is fusable if the threads that compute the consumer can compute the producer on
 //! their way ([`Edges`]). Each instruction has a stage, so that no fusion waits for itself ([`stages`]). The components
-//! of fusable edges within a stage are the fusions ([`find_groups`]). A few rewrites go before ([`prepare()`]). The pass `fuse` writes them down, and
-//! [`crate::time`] prices a module that is not fused yet as if they were.
+//! of fusable edges within a stage are the fusions ([`find_groups`]). A few rewrites go before ([`prepare()`]). The pass `fuse` writes them down
+//! ([`build_fusions`]); [`crate::time`] prices a module that is not fused yet as if they were, and [`crate::memory`] counts what they write.
 //!
 //! **Requires** nothing. Cost: linear but for sorting.
 
+mod build;
 mod edges;
 mod groups;
 mod neutral;
@@ -17,6 +18,7 @@ mod rows;
 mod spreads;
 mod stages;
 
+pub use build::build_fusions;
 pub use edges::is_reduce;
 pub use groups::{FusionLimits, Group, StagedEdges, find_groups, find_groups_of};
 pub use prepare::{Prepared, prepare, prepare_and_stage};

@@ -49,6 +49,7 @@ pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<(
     }
     let mut n_repeated = 0;
     let mut copies: Vec<(InstId, u32)> = Vec::new();
+    let mut again: Vec<(InstId, InstId)> = Vec::new();
     for &inst in &edges.order {
         if edges.roles[inst] != Role::Fusable || late[inst] == u32::MAX || late[inst] <= stages[inst] {
             continue;
@@ -66,7 +67,9 @@ pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<(
         }
         for stage in wanted {
             let near: Vec<InstId> = far.iter().copied().filter(|&user| stages[user] == stage).collect();
-            copies.extend(repeat(module, comp, &cone, &near).into_iter().map(|copy| (copy, stage)));
+            let made = repeat(module, comp, &cone, &near);
+            again.extend(made.iter().copied().zip(cone.operations.iter().copied()));
+            copies.extend(made.into_iter().map(|copy| (copy, stage)));
         }
         for &source in &cone.sources {
             late[source] = late[source].max(late[inst]);
@@ -80,7 +83,7 @@ pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<(
         copies.into_iter().for_each(|(copy, stage)| edges.earliest[copy] = stage);
         stages = find_stages(module, comp, &edges).0;
     }
-    Ok((n_repeated, StagedEdges { edges, stages }))
+    Ok((n_repeated, StagedEdges { edges, stages, again }))
 }
 
 /// The users of later stages; `None` if one of them cannot compute the value itself. `is_fusable` is for each user.
@@ -190,7 +193,7 @@ fn is_constant(module: &Module, edges: &Edges, inst: InstId) -> bool {
             && instruction.operands.iter().all(|&operand| is_constant(module, edges, operand))
 }
 
-/// Writes the operations of a cone once more, for these users of its value. Gives the copies.
+/// Writes the operations of a cone once more, for these users of its value. Gives the copies, in the order of the operations.
 fn repeat(module: &mut Module, comp: CompId, cone: &Cone, users: &[InstId]) -> Vec<InstId> {
     let mut copy_of: HashMap<InstId, InstId> = HashMap::new();
     let mut copies = Vec::new();

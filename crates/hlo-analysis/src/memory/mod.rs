@@ -16,15 +16,16 @@
 //! - Inside of a fusion, a reducer or a custom call nothing counts.
 //! - Constants live all the time, counted once for each computation.
 //!
-//! Of what XLA would still do to a module that is not scheduled yet, three things are foreseen: copies that keep the layout are
-//! dropped, broadcasts and iotas are made anew by each user, and what carries need is copied. Everything else is taken to
-//! be run by itself, so that elementwise intermediates that XLA fuses away do count. Scratch memory of library calls, alignment and
-//! the pointers of tuples are not counted, and a rotation of carried leaves needs no memory here.
+//! Of what a backend would still do to a module that is not scheduled yet, four things are foreseen: it is fused ([`crate::fusion`]), copies that keep the
+//! layout are dropped, broadcasts and iotas are made anew by each user, and what carries need is copied. A module that is scheduled, or has fusions, is
+//! fused as it is. Scratch memory of library calls, alignment and the pointers of tuples are not counted, and a rotation of carried leaves needs no
+//! memory here; nor is what XLA gathers and sums an iteration earlier or later in loops.
 //!
-//! Cost: each computation is walked once for each way it is called, at most ten.
+//! Cost: each computation is walked once for each way it is called, at most ten; before that a copy of the module is fused.
 
 mod buffer_table;
 mod curve;
+mod foresee;
 mod in_place;
 mod schedule_walk;
 mod updates;
@@ -35,6 +36,7 @@ pub(crate) use updates::{behind_views, updated_operands};
 
 use buffer_table::{Action, BufferSource, BufferTable, END, control};
 use cranelift_entity::SecondaryMap;
+use foresee::Foreseen;
 use hashbrown::HashMap;
 use hlo_ir::memory_space::is_on_host;
 use hlo_ir::op::Flow;
@@ -116,28 +118,41 @@ pub fn peak_memory(module: &Module) -> MemoryReport {
     module.entry().map_or_else(MemoryReport::default, |entry| peak_memory_of(module, entry))
 }
 
+/// [`peak_memory`] of a module that is run as it is written: no fusions are foreseen.
+pub fn peak_memory_as_written(module: &Module) -> MemoryReport {
+    module.entry().map_or_else(MemoryReport::default, |entry| measured(module, entry, None))
+}
+
 /// The sizes of [`peak_memory`] without what lives at the peak.
 pub fn memory_sizes(module: &Module) -> MemorySizes {
-    module
-        .entry()
-        .and_then(|entry| Measuring::begin(module, entry))
-        .map_or_else(MemorySizes::default, |mut m| m.sizes())
+    let Some(entry) = module.entry() else { return MemorySizes::default() };
+    let foreseen = Foreseen::of(module);
+    let module = foreseen.as_ref().map_or(module, |foreseen| &foreseen.module);
+    Measuring::begin(module, entry).map_or_else(MemorySizes::default, |mut m| m.sizes())
 }
 
 /// The peak memory of the entry, and the memory at every moment of its run, of which the largest is the peak.
 pub fn memory_curve(module: &Module) -> (MemoryReport, Vec<MemoryPoint>) {
     let Some(entry) = module.entry() else { return Default::default() };
     let mut points = Vec::new();
-    let report = measured(module, entry, Some(&mut points));
+    let report = foreseen(module, entry, Some(&mut points));
     (report, points)
 }
 
 /// The peak memory of one computation, as if it were the entry. Aliases and donations count for the entry only.
 pub fn peak_memory_of(module: &Module, comp: CompId) -> MemoryReport {
-    measured(module, comp, None)
+    foreseen(module, comp, None)
 }
 
-/// The peak memory of a computation; `points` gets its curve.
+/// The peak memory of a computation that is fused if it is not yet; `points` gets its curve.
+fn foreseen(module: &Module, comp: CompId, mut points: Option<&mut Vec<MemoryPoint>>) -> MemoryReport {
+    let Some(foreseen) = Foreseen::of(module) else { return measured(module, comp, points) };
+    let mut report = measured(&foreseen.module, comp, points.as_deref_mut());
+    foreseen.name_in_source(&mut report, points);
+    report
+}
+
+/// The peak memory of a computation as it is written; `points` gets its curve.
 fn measured(module: &Module, comp: CompId, points: Option<&mut Vec<MemoryPoint>>) -> MemoryReport {
     let Some(mut measuring) = Measuring::begin(module, comp) else { return MemoryReport::default() };
     let mut report = MemoryReport { sizes: measuring.sizes(), ..MemoryReport::default() };

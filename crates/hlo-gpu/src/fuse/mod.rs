@@ -32,19 +32,18 @@
 //!
 //! **Algorithm.** Each instruction has a *stage*: an edge that cannot be fused leads to a later stage, one that can may stay
 //! within. So edges between different fusions lead to later stages always, and no cycle can come about.
-//! Fusions are the components of fusable edges within a stage ([`hlo_analysis::fusion`] finds them); [`build`] writes them. Linear but for
+//! Fusions are the components of fusable edges within a stage ([`hlo_analysis::fusion`] finds and writes them). Linear but for
 //! sorting.
 //!
 //! **Requires** nothing; calls should be inlined. **Ensures** the same values, computed by the same operations. **Errors**:
 //! none.
 
-pub(crate) mod build;
 mod convolutions;
 mod fills;
 
 use crate::lower::legalize::stepwise_computations;
 use hlo_analysis::Preserved;
-use hlo_analysis::fusion::{FusionLimits, Prepared, find_groups_of, prepare_and_stage};
+use hlo_analysis::fusion::{FusionLimits, Prepared, build_fusions, find_groups_of, prepare_and_stage};
 use hlo_ir::Module;
 use hlo_ir::diag::Entity;
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
@@ -94,13 +93,13 @@ impl Pass for Fuse {
             if !sorts.is_empty() {
                 cx.report.count("sorts", sorts.len() as u64);
             }
-            build::build_fusions(module, comp, sorts).map_err(cycle)?;
+            build_fusions(module, comp, &sorts).map_err(cycle)?;
             let convs = convolutions::find_convolutions(module, comp);
             n_changes += convs.len();
             if !convs.is_empty() {
                 cx.report.count("convolutions", convs.len() as u64);
             }
-            build::build_fusions(module, comp, convs).map_err(cycle)?;
+            build_fusions(module, comp, &convs).map_err(cycle)?;
             let (Prepared { n_views, n_split, n_copies, n_repeated }, staged) =
                 prepare_and_stage(module, comp).map_err(cycle)?;
             if n_repeated > 0 {
@@ -115,7 +114,7 @@ impl Pass for Fuse {
             cx.report.count("fusions", groups.len() as u64);
             cx.report.count("instructions-fused", n_fused as u64);
             n_changes += n_views + n_split + n_copies + n_repeated + groups.len();
-            build::build_fusions(module, comp, groups).map_err(cycle)?;
+            build_fusions(module, comp, &groups).map_err(cycle)?;
         }
         if n_changes == 0 {
             cx.report.unchanged_because = Some("no two instructions can share a kernel".into());
