@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from hlo_opt.jax import sharding
+from hlo_opt.jax.plan import Memory
 from jax.sharding import NamedSharding, PartitionSpec
 from training import check_trains_alike
 from training_scripts import SCRIPTS, along, mesh_of, normal
@@ -35,7 +36,9 @@ def test_weights_lie_in_shards_too(name, n_devices):
 
 
 @pytest.mark.more
-def test_weights_are_gathered_twice_where_memory_is_short():
+def test_weights_are_gathered_twice_where_memory_is_short(monkeypatch):
+    # XLA for CPUs fuses less than is predicted, and takes no less for gathering twice.
+    monkeypatch.setattr(Memory, "of", lambda _: None)
     name, n_devices = "flax_transformer", 8
     script = SCRIPTS[name](mesh_of(n_devices))
 

@@ -13,6 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use hlo_analysis::memory::memory_sizes;
 use hlo_ir::Module;
 use serde_json::Value;
 
@@ -68,6 +69,8 @@ struct Row {
     ours: Result<Program, String>,
     triton: Program,
     cublas: Program,
+    /// Bytes at the peak, as they are predicted of the module that XLA partitioned.
+    predicted: u64,
 }
 
 impl Row {
@@ -146,8 +149,11 @@ fn measure(python: &Path, tool: &Path, (step, words): (&str, &str), n_devices: u
     let (with, without) = (dumps("triton"), dumps("cublas"));
     let triton = compiled(python, words, n_devices, &with, false)?;
     let cublas = compiled(python, words, n_devices, &without, true)?;
-    let ours = ours::plan(tool, &of_name(&with, "after_spmd_partitioner.txt")?);
-    Ok(Row { step: step.to_string(), n_devices, ours, triton, cublas })
+    let partitioned = of_name(&with, "after_spmd_partitioner.txt")?;
+    let ours = ours::plan(tool, &partitioned);
+    let text = fs::read_to_string(&partitioned).map_err(|e| format!("{}: {e}", partitioned.display()))?;
+    let predicted = memory_sizes(&module_of(&text)?).peak_bytes;
+    Ok(Row { step: step.to_string(), n_devices, ours, triton, cublas, predicted })
 }
 
 /// What XLA makes of a step; its dumps are left in the folder.
@@ -198,8 +204,9 @@ fn of_name(folder: &Path, end: &str) -> Result<PathBuf, String> {
 fn table(rows: &[Row]) -> String {
     let mut out = format!(
         "Ours / XLA's with Triton, with cuBLAS; MB are 10^6 bytes of a device; jax {VERSION}, H100s that are described, no autotuning.\n\n\
-         | step | devices | launches | ratio | MB moved | ratio | MB of memory | ratio | more than it may |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|---|\n"
+         *Predicted* is what `analyze memory` says of the module that XLA partitioned, as a multiple of XLA's memory.\n\n\
+         | step | devices | launches | ratio | MB moved | ratio | MB of memory | ratio | predicted | more than it may |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|---|\n"
     );
     for row in rows {
         let cells = [
@@ -208,7 +215,8 @@ fn table(rows: &[Row]) -> String {
             row.cells(Program::memory, in_mb, row.least_memory()),
         ];
         let why = row.ours.as_ref().err().map_or_else(|| row.excess().join(", "), String::clone);
-        let _ = writeln!(out, "| {} | {} | {} | {why} |", row.step, row.n_devices, cells.join(" | "));
+        let predicted = row.predicted as f64 / row.least_memory().max(1) as f64;
+        let _ = writeln!(out, "| {} | {} | {} | {predicted:.2} | {why} |", row.step, row.n_devices, cells.join(" | "));
     }
     out
 }

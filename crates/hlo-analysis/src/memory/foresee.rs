@@ -48,10 +48,10 @@ impl Foreseen {
             (buffer.inst, buffer.leaf_idx) = self.in_source(buffer.inst, buffer.leaf_idx);
         }
         for inst in &mut report.peak_at {
-            *inst = self.last_in_source(*inst);
+            *inst = self.place_in_source(*inst);
         }
         for inst in points.into_iter().flatten().filter_map(|point| point.inst.as_mut()) {
-            *inst = self.last_in_source(*inst);
+            *inst = self.place_in_source(*inst);
         }
     }
 
@@ -69,9 +69,8 @@ impl Foreseen {
         (at, leaf_idx)
     }
 
-    /// The last value of the source that an instruction of the copy computes.
-    fn last_in_source(&self, inst: InstId) -> InstId {
-        let last_leaf = self.outputs.get(&inst).map_or(0, |outputs| outputs.len().saturating_sub(1));
-        self.in_source(inst, last_leaf as u32).0
+    /// Where an instruction of the copy stands in the source: a fusion runs before the first user of its results, so with the first of these.
+    fn place_in_source(&self, inst: InstId) -> InstId {
+        self.in_source(inst, 0).0
     }
 }

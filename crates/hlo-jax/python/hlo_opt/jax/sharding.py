@@ -27,6 +27,9 @@ LEAST_OFFLOADED_BYTES = 1 << 20
 #: What XLA's own combiners put together again, and StableHLO has no words for.
 SEPARATE = "split-tuple-all-reduce{ops=all},dce"
 
+#: Layers that a loop gathers one by one arrive while the layer before runs.
+AHEAD = "pipeline-loop-collectives"
+
 
 def seconds(step_s: float | None) -> str:
     """A predicted time in words."""
@@ -182,14 +185,14 @@ def _run_in(
     return module
 
 
-def _combined_step_s(step: Partitioned, machine: str | None) -> float | None:
-    """The predicted seconds of the step as it was, with its collectives combined as XLA combines them; ``None`` where
-    there is nothing to combine or the time is not known."""
+def _combined_step_s(step: bytes, machine: str | None) -> float | None:
+    """The predicted seconds of a module with its collectives combined as XLA combines them; ``None`` where there is
+    nothing to combine or the time is not known."""
     with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
         report = os.path.join(folder, "report.json")
         of_machine = [] if machine is None else ["--machine", machine]
         args = ["--pass", "combine-collectives{mode=variadic}", *of_machine, "-o", os.devnull]
-        code, _, _ = _native.run([*args, "--report-file", report, "-"], step.module)
+        code, _, _ = _native.run([*args, "--report-file", report, "-"], step)
         if code != 0:
             return None
         with open(report, encoding="utf-8") as file:
@@ -214,12 +217,18 @@ def _said(pairs: list[tuple[int, int]]) -> str:
     return f",state-pairs=[{text}]" if pairs else ""
 
 
-def _passes(offload: bool, pairs: list[tuple[int, int]], memory_limit: int | None) -> str:
-    """What follows the preset."""
+def _passes(mode: int, offload: bool, pairs: list[tuple[int, int]], memory_limit: int | None) -> str:
+    """What follows the preset. A limit decides itself whether there is memory for one more layer."""
+    passes = f"{SEPARATE},{AHEAD}" if mode == 3 and memory_limit is None else SEPARATE
     if not offload:
-        return SEPARATE
+        return passes
     options = f"min-bytes={LEAST_OFFLOADED_BYTES},memory-limit={memory_limit or 0}{_said(pairs)}"
-    return f"{SEPARATE},offload-state{{{options}}}"
+    return f"{passes},offload-state{{{options}}}"
+
+
+def _n_gathered_ahead(module: dict[str, Any]) -> int:
+    """The gathers of layers that run an iteration of their loop ahead."""
+    return sum(report["stats"].get(f"{AHEAD}.gathers-pipelined", 0) for report in module["reports"])
 
 
 def _options(step: Partitioned, mode: int, pairs: list[tuple[int, int]], memory_limit: int | None) -> str:
@@ -254,7 +263,7 @@ def shard(
     made: list[dict[str, Any]] = []
     for of_mode in asked:
         options = lambda limit, of_mode=of_mode: _options(step, of_mode, pairs, limit)
-        passes = _passes(offload, pairs, memory_limit)
+        passes = _passes(of_mode, offload, pairs, memory_limit)
         try:
             module = _run(step, options(memory_limit), passes, machine, deadline_s)
         except Declined as why:
@@ -267,13 +276,15 @@ def shard(
         if not ways:
             ways.append(_way(0, (), totals["before"], candidates[0]["critical_path_s"]))
         step_s = candidates[choice["chosen"]]["critical_path_s"]
+        if of_mode == 3 and _n_gathered_ahead(module) > 0:
+            step_s = _combined_step_s(module["proto"], machine) or step_s
         if private.on_host(module["proto"])[0]:
             step_s = totals["after"]["time"]["critical_path_s"]
         cut = [leaf["index"] for leaf in module["manifest"]["params"] if leaf["sharded"]]
         ways.append(_way(of_mode, cut, totals["after"], step_s))
         made.append(module)
     taken = _choose(ways, memory_limit)
-    return _placed(step, made[taken - 1], ways, taken, _combined_step_s(step, machine))
+    return _placed(step, made[taken - 1], ways, taken, _combined_step_s(step.module, machine))
 
 
 def _choose(ways: list[Way], memory_limit: int | None) -> int:
