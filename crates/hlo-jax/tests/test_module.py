@@ -197,11 +197,13 @@ def test_collectives_and_memory_are_those_of_the_command_line(name: str) -> None
 
 
 def test_memory_by_hand() -> None:
-    # 4 x 6 floats come in and go out; between them lives one array of the same size.
+    # 4 x 6 floats come in and go out; between them lives one array of the same size, if they are not fused.
     text = (
-        "HloModule m\nENTRY e {\n x = f32[4,6] parameter(0)\n y = f32[4,6] negate(x)\n ROOT z = f32[6,4] transpose(y), "
+        "\nENTRY e {\n x = f32[4,6] parameter(0)\n y = f32[4,6] negate(x)\n ROOT z = f32[6,4] transpose(y), "
+        "dimensions={1,0}\n}"
     )
-    memory = Module.parse(text + "dimensions={1,0}\n}").memory()
+    assert Module.parse("HloModule m" + text).memory().peak_bytes == 192
+    memory = Module.parse("HloModule m, is_scheduled=true" + text).memory()
     assert (memory.argument_bytes, memory.output_bytes, memory.alias_bytes, memory.constant_bytes) == (96, 96, 0, 0)
     assert (memory.peak_bytes, memory.temp_bytes, memory.peak_at) == (288, 96, ("z",))
     assert [(live.instruction, live.kind, live.bytes, live.shape) for live in memory.live_at_peak] == [
