@@ -18,6 +18,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// The least share of the predicted time that a later way has to save, where ways change little.
 pub const LEAST_GAIN: f64 = 1e-3;
 
+/// Bytes beyond its share that a faster way may need: programs of a few KiB are not told apart by memory, which no device lacks.
+pub const SPARE_BYTES: u64 = 64 << 10;
+
 /// One way to run a module.
 pub struct Way {
     /// What it does, in a few words.
@@ -216,7 +219,8 @@ impl Ways {
             known.filter(|(_, (way, _))| !way.is_reference).filter_map(|(number, (_, f))| Some((number, f.as_ref()?)));
         let known: Vec<(usize, &Figures)> = known.collect();
         let first_bytes = known.first().and_then(|(_, figures)| figures.peak_bytes);
-        let most_bytes = self.most_memory.zip(first_bytes).map(|(times, bytes)| times * bytes as f64);
+        let most_bytes =
+            self.most_memory.zip(first_bytes).map(|(times, bytes)| times * bytes as f64 + SPARE_BYTES as f64);
         let fits = |figures: &Figures| match (most_bytes, figures.peak_bytes) {
             (Some(most), Some(own)) => own as f64 <= most,
             (_, _) => true,
