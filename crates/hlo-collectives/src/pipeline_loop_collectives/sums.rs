@@ -1,6 +1,6 @@
 //! Sums over devices that a loop only stores, an iteration later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cranelift_entity::EntitySet;
 use hlo_analysis::carried_loop::{CarriedLoop, Copies};
@@ -24,7 +24,7 @@ pub(super) struct LateSums {
     /// What of the iteration they take, in the order in which the loop will carry it.
     taken: Vec<InstId>,
     /// The elements of the state into which the results are written.
-    stored: Vec<usize>,
+    stored: BTreeSet<usize>,
 }
 
 /// The sums of a loop that do nothing but end in arrays that the loop fills part by part.
@@ -57,20 +57,20 @@ pub(super) fn find(module: &Module, carried: &CarriedLoop, users: &UserMap, min_
             moved.push(inst);
         }
     }
+    let stored: BTreeSet<usize> =
+        stores.into_iter().filter(|&(store, _)| later.contains(store)).map(|(_, element)| element).collect();
     let mut taken: Vec<InstId> = Vec::new();
     let mut seen: EntitySet<InstId> = EntitySet::new();
     for &operand in moved.iter().flat_map(|&inst| &module.inst(inst).operands) {
-        let is_stored_into = carried
-            .element_read(module, operand)
-            .is_some_and(|index| stores.iter().any(|(&store, &element)| element == index && later.contains(store)));
+        let is_stored_into = carried.element_read(module, operand).is_some_and(|index| stored.contains(&index));
         let is_of_iteration = !later.contains(operand) && !is_stored_into && sources.of(operand) != Source::Fixed;
         if is_of_iteration && seen.insert(operand) {
             taken.push(operand);
         }
     }
     // Of values other than scalars that the loop counts with the first iteration takes zeros.
-    let has_first = |&inst: &InstId| sources.of(inst) == Source::Counted || module.shape(inst).as_array().is_some();
-    let stored = stores.into_iter().filter(|&(store, _)| later.contains(store)).map(|(_, element)| element).collect();
+    let has_zeros = |inst: InstId| module.shape(inst).as_array().is_some_and(|array| array.dynamic == 0);
+    let has_first = |&inst: &InstId| sources.of(inst) == Source::Counted || has_zeros(inst);
     (!sums.is_empty() && taken.iter().all(has_first)).then_some(LateSums { sums, moved, taken, stored })
 }
 
