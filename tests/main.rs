@@ -42,6 +42,7 @@ mod replication_scale;
 mod rewritten;
 mod roundtrip;
 mod run_plan;
+mod scattered_rows;
 mod sharded_loops;
 mod summary;
 mod timeline;

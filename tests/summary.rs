@@ -88,7 +88,10 @@ fn a_report_tells_decisions_of_one_kind_together_and_a_verbose_one_each() {
     let (grouped, verbose) = (lines(&[]), lines(&["--verbose"]));
     assert!(grouped.contains("sharded  2 values, 128.0 MiB: "), "{grouped}");
     assert!(grouped.contains("removed   2 all-reduce       128.0 MiB    8 devices"), "{grouped}");
-    assert!(grouped.contains("unchanged: hoist-invariants, ") && !grouped.contains("rejected "), "{grouped}");
+    assert!(
+        grouped.contains("unchanged: scatter-to-select, hoist-invariants, ") && !grouped.contains("rejected "),
+        "{grouped}"
+    );
     for each in [
         "sharded  %psum.18 ",
         "sharded  %psum.19 ",

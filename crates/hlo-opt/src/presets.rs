@@ -19,7 +19,7 @@ use hlo_pass::runner::bind;
 use std::fmt::Write;
 
 /// What the GPU backend lowers best.
-pub const GPU: &str = "expand-operations,inline-calls,simplify-tuples,cse,convolution-to-dot,split-convolutions,dce,propagate-layouts,pad-products,fuse";
+pub const GPU: &str = "expand-operations,inline-calls,simplify-tuples,scatter-to-select,cse,convolution-to-dot,split-convolutions,dce,propagate-layouts,pad-products,fuse";
 
 /// [`GPU`] for products of f32 that are computed so.
 pub(crate) fn gpu_passes(matmul: Matmul) -> String {
@@ -51,7 +51,7 @@ pub(crate) const MOST_MEMORY: &str = "most-memory";
 const LEAST_GAIN_OF_PARTITION: f64 = 0.01;
 
 /// What makes each gradient one array that is summed once, before the sharding.
-pub const PREPARE: &str = "inline-calls,simplify-tuples,hoist-invariants,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
+pub const PREPARE: &str = "inline-calls,simplify-tuples,scatter-to-select,hoist-invariants,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
                        fold-all-reduce-of-all-reduce,sink-all-reduce,flatten-update,all-reduce-to-reduce-scatter,dce";
 /// Weights in shards are gathered in the type in which loops take them.
 const SHARD_STATE: &str = "hoist-conversions,shard-weight-update{interface=sharded},dce";

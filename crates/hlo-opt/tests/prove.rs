@@ -112,6 +112,8 @@ fn the_way_that_a_preset_takes_is_proved() {
     assert!(said.starts_with("inline-calls: ") && said.contains("\nshard-weight-update: "), "{said}");
     assert!(said.lines().all(|line| line.contains(": proved, 20 of 20 outputs, ")), "{said}");
     let said = of_preset("data-parallel", &sample("programs/conv_lars.hlo"));
+    assert!(said.contains("\nscatter-to-select: proved, 29 of 29 outputs, "), "{said}");
+    let said = of_preset("data-parallel", &sample("programs/mlp_clipadam.hlo"));
     assert_eq!(said, "no pass changes the module: nothing is to be proved\n");
     // State in shards has another signature: the modules beside it are proved with it.
     let folder = folder("state-by-passes");

@@ -8,6 +8,7 @@ mod forward;
 mod hoist_conversions;
 mod hoist_invariants;
 mod inline_calls;
+mod scatter_to_select;
 mod simplify_algebra;
 mod simplify_tuples;
 
@@ -20,6 +21,7 @@ pub const PASSES: &[&PassInfo] = &[
     &hoist_conversions::INFO,
     &hoist_invariants::INFO,
     &inline_calls::INFO,
+    &scatter_to_select::INFO,
     &simplify_algebra::INFO,
     &simplify_tuples::INFO,
 ];

@@ -5,7 +5,7 @@ use super::groups::Group;
 use hashbrown::{HashMap, HashSet};
 use hlo_ir::attrs::{Attrs, FusionAttrs, ParameterAttrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
-use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
+use hlo_ir::{CompId, InstId, Module, Opcode, Shape, ShapeId};
 
 /// Replaces the members of each group by a fusion. Returns these, in the order of the groups; the leaves of each are the group's outputs.
 ///
@@ -79,13 +79,24 @@ fn build_one(
         let param = Builder::new(module, fused).add("p", Opcode::Parameter, shape, [], attrs);
         inside.insert(input, param);
     }
+    // Values that are computed again for several members are computed once.
+    let mut known: HashMap<(Opcode, ShapeId, Vec<InstId>), Vec<InstId>> = HashMap::new();
     for &member in &group.all {
         let mut instruction = module.inst(member).clone();
         let base = module.inst_name(member).to_string();
+        instruction.operands.iter_mut().for_each(|o| *o = inside.get(o).copied().unwrap_or(*o));
+        let key = (instruction.opcode, instruction.shape, instruction.operands.to_vec());
+        let alike = known.entry(key).or_default();
+        let is_pure = instruction.opcode.is_pure()
+            && (instruction.opcode.is_elementwise() || instruction.opcode == Opcode::Broadcast);
+        if let Some(&same) = alike.iter().find(|&&other| is_pure && module.inst(other).attrs == instruction.attrs) {
+            inside.insert(member, same);
+            continue;
+        }
         instruction.name = module.names.fresh(&base);
         instruction.parent = fused;
-        instruction.operands.iter_mut().for_each(|o| *o = inside.get(o).copied().unwrap_or(*o));
         let inst = module.add_instruction(instruction);
+        alike.push(inst);
         // Shardings say where whole values lie, and these have no place.
         module.forget_sharding(inst);
         inside.insert(member, inst);

@@ -8,7 +8,8 @@
 //! ```
 //! Fusions of later stages may read a value of a stage. It is computed again for them if that takes elementwise operations alone, no more
 //! of them than are cheaper than to write and read it ([`FLOPS_PER_BYTE`]), on values that are kept for as long anyway or that together
-//! are smaller. The copies have the stage at which they are read ([`Edges::earliest`]).
+//! are smaller, or as large and written in any case, where fewer bytes are moved: a product is kept rather than its sum with a bias.
+//! The copies have the stage at which they are read ([`Edges::earliest`]).
 //!
 //! AOTAutograd's partitioner chooses what PyTorch keeps for a backward pass likewise, by a minimum cut
 //! (<https://pytorch.org/functorch/stable/notebooks/aot_autograd_optimizations.html>). Here each value has a cut of its own, one after
@@ -55,12 +56,14 @@ pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<(
             continue;
         }
         let Some(far) = far_users(&edges, &fusable_users[inst], &stages, inst) else { continue };
-        let Some(cone) = find_cone(module, &edges, &late, inst, late[inst]) else { continue };
         let mut wanted: Vec<u32> = far.iter().map(|&user| stages[user]).collect();
         wanted.sort_unstable();
         wanted.dedup();
         // It is written once, and read at each of these stages.
         let n_stages = wanted.len() as u64;
+        let finder = Finder { module, edges: &edges, stages: &stages, late: &late };
+        let cone = finder.cone(inst, Weights::WITH_WRITES).filter(|cone| finder.moves_less(inst, cone, &wanted));
+        let Some(cone) = cone.or_else(|| finder.cone(inst, Weights::MEMORY)) else { continue };
         let n_bytes = module.shape(inst).memory_bytes().saturating_mul(n_stages + 1) / 2;
         if cone.n_flops.saturating_mul(n_stages) > FLOPS_PER_BYTE.saturating_mul(n_bytes) {
             continue;
@@ -114,74 +117,125 @@ enum Way {
     Operation(u64),
 }
 
-/// How `inst` is computed from values that are kept until stage `until` anyway, or that are smaller than it together. Of all ways the
-/// one that keeps the fewest bytes, and of these the shortest: a minimum cut through the values that lead to it.
-fn find_cone(module: &Module, edges: &Edges, late: &InstMap<u32>, inst: InstId, until: u32) -> Option<Cone> {
-    let own = module.shape(inst).as_array()?;
-    let way_of = |at: InstId| {
-        let row = module.inst(at).opcode.row();
-        let n_flops = if let CostRule::PerElement(flops) = row.cost {
-            Some(u64::from(flops))
-        } else {
-            matches!(row.cost, CostRule::Moves).then_some(0)
+/// What a byte counts that is kept for a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Weights {
+    /// Of what is written in any case, as a product is.
+    kept: u128,
+    /// Of what is written for this alone: a fusion that keeps a value for later stages writes it.
+    written: u128,
+}
+
+impl Weights {
+    const MEMORY: Weights = Weights { kept: 1, written: 1 };
+    /// What is kept grows by no more than a 32nd for what is not written.
+    const WITH_WRITES: Weights = Weights { kept: 32, written: 33 };
+}
+
+/// Finds how values are computed again.
+struct Finder<'a> {
+    module: &'a Module,
+    edges: &'a Edges,
+    stages: &'a Stages,
+    /// At which stage each value is last read.
+    late: &'a InstMap<u32>,
+}
+
+impl Finder<'_> {
+    fn bytes(&self, inst: InstId) -> u64 {
+        self.module.shape(inst).memory_bytes()
+    }
+
+    /// Whether a value is there when its stage is over, whoever needs it.
+    fn is_written(&self, inst: InstId) -> bool {
+        self.edges.roles[inst] != Role::Fusable || self.late[inst] > self.stages[inst]
+    }
+
+    /// Whether these stages, which compute a value again, and what is written for that move fewer bytes than to write the value and to read
+    /// it at each. What something reads at a stage anyway counts nothing there.
+    fn moves_less(&self, inst: InstId, cone: &Cone, wanted: &[u32]) -> bool {
+        let is_read =
+            |source: InstId, stage: u32| self.edges.users[source].iter().any(|&user| self.stages[user] == stage);
+        let n_reads = |source: InstId| wanted.iter().filter(|&&stage| !is_read(source, stage)).count() as u64;
+        let n_moves = |&source: &InstId| n_reads(source) + u64::from(!self.is_written(source));
+        let again = cone.sources.iter().map(|source| self.bytes(*source).saturating_mul(n_moves(source)));
+        let kept = self.bytes(inst).saturating_mul(wanted.len() as u64 + 1);
+        again.fold(0, u64::saturating_add) < kept
+    }
+
+    /// How `inst` is computed from values that are kept anyway until it is last read, or that weigh less than it together. Of all ways
+    /// the one of the least weight, and of these the shortest: a minimum cut through the values that lead to it.
+    fn cone(&self, inst: InstId, weights: Weights) -> Option<Cone> {
+        let Finder { module, edges, late, .. } = *self;
+        let own = module.shape(inst).as_array()?;
+        let until = late[inst];
+        let way_of = |at: InstId| {
+            let row = module.inst(at).opcode.row();
+            let n_flops = if let CostRule::PerElement(flops) = row.cost {
+                Some(u64::from(flops))
+            } else {
+                matches!(row.cost, CostRule::Moves).then_some(0)
+            };
+            let has_own_dims = module.shape(at).as_array().is_some_and(|array| array.dims == own.dims);
+            let is_elementwise = row.factors == FactorRule::Elementwise && edges.roles[at] == Role::Fusable;
+            let is_spread = row.factors == FactorRule::Broadcast && at != inst;
+            match n_flops.filter(|_| has_own_dims && (is_elementwise || is_spread)) {
+                _ if at != inst && late[at] >= until => Way::Kept,
+                Some(n_flops) => Way::Operation(n_flops),
+                None => Way::Source,
+            }
         };
-        let has_own_dims = module.shape(at).as_array().is_some_and(|array| array.dims == own.dims);
-        let is_elementwise = row.factors == FactorRule::Elementwise && edges.roles[at] == Role::Fusable;
-        let is_spread = row.factors == FactorRule::Broadcast && at != inst;
-        match n_flops.filter(|_| has_own_dims && (is_elementwise || is_spread)) {
-            _ if at != inst && late[at] >= until => Way::Kept,
-            Some(n_flops) => Way::Operation(n_flops),
-            None => Way::Source,
-        }
-    };
-    let operands = |at: InstId| module.inst(at).operands.iter().copied().filter(|&o| !is_constant(module, edges, o));
-    // The values that lead to `inst`, each with the vertices before and after the arc of its bytes.
-    let mut network = Network::new();
-    let mut vertices: HashMap<InstId, (Vertex, Vertex)> = HashMap::new();
-    vertices.insert(inst, (network.add_vertex(), Network::SINK));
-    let mut work = vec![inst];
-    while let Some(at) = work.pop() {
-        let (before, after) = vertices[&at];
-        match way_of(at) {
-            Way::Kept => continue,
-            Way::Operation(_) if vertices.len() < MAX_OPERATIONS => {
-                for operand in operands(at) {
-                    let (_, given) = *vertices.entry(operand).or_insert_with(|| {
-                        work.push(operand);
-                        (network.add_vertex(), network.add_vertex())
-                    });
-                    network.add_arc(given, before, UNCUTTABLE);
+        let operands =
+            |at: InstId| module.inst(at).operands.iter().copied().filter(|&o| !is_constant(module, edges, o));
+        // The values that lead to `inst`, each with the vertices before and after the arc of its bytes.
+        let mut network = Network::new();
+        let mut vertices: HashMap<InstId, (Vertex, Vertex)> = HashMap::new();
+        vertices.insert(inst, (network.add_vertex(), Network::SINK));
+        let mut work = vec![inst];
+        while let Some(at) = work.pop() {
+            let (before, after) = vertices[&at];
+            match way_of(at) {
+                Way::Kept => continue,
+                Way::Operation(_) if vertices.len() < MAX_OPERATIONS => {
+                    for operand in operands(at) {
+                        let (_, given) = *vertices.entry(operand).or_insert_with(|| {
+                            work.push(operand);
+                            (network.add_vertex(), network.add_vertex())
+                        });
+                        network.add_arc(given, before, UNCUTTABLE);
+                    }
                 }
+                Way::Operation(_) | Way::Source => network.add_arc(Network::SOURCE, before, UNCUTTABLE),
             }
-            Way::Operation(_) | Way::Source => network.add_arc(Network::SOURCE, before, UNCUTTABLE),
+            let weight = if at != inst && self.is_written(at) { weights.kept } else { weights.written };
+            network.add_arc(before, after, u128::from(self.bytes(at)) * weight);
         }
-        network.add_arc(before, after, u128::from(module.shape(at).memory_bytes()));
-    }
-    let Ok(cut) = network.cut(&[], || Ok::<(), Infallible>(()));
-    let mut cone = Cone { operations: Vec::new(), sources: Vec::new(), n_flops: 0 };
-    let mut seen: HashSet<InstId> = HashSet::new();
-    // Each instruction, and whether its operands are there.
-    let mut work = vec![(inst, false)];
-    while let Some((at, is_complete)) = work.pop() {
-        if is_complete {
-            cone.operations.push(at);
-            continue;
-        }
-        if !seen.insert(at) {
-            continue;
-        }
-        match way_of(at) {
-            Way::Operation(n_flops) if cut.is_on_sink_side(vertices[&at].0) => {
-                cone.n_flops += n_flops * own.n_elems();
-                work.push((at, true));
-                work.extend(operands(at).map(|operand| (operand, false)));
+        let Ok(cut) = network.cut(&[], || Ok::<(), Infallible>(()));
+        let mut cone = Cone { operations: Vec::new(), sources: Vec::new(), n_flops: 0 };
+        let mut seen: HashSet<InstId> = HashSet::new();
+        // Each instruction, and whether its operands are there.
+        let mut work = vec![(inst, false)];
+        while let Some((at, is_complete)) = work.pop() {
+            if is_complete {
+                cone.operations.push(at);
+                continue;
             }
-            // Its own bytes are the fewest.
-            _ if at == inst => return None,
-            _ => cone.sources.push(at),
+            if !seen.insert(at) {
+                continue;
+            }
+            match way_of(at) {
+                Way::Operation(n_flops) if cut.is_on_sink_side(vertices[&at].0) => {
+                    cone.n_flops += n_flops * own.n_elems();
+                    work.push((at, true));
+                    work.extend(operands(at).map(|operand| (operand, false)));
+                }
+                // Its own bytes are the fewest.
+                _ if at == inst => return None,
+                _ => cone.sources.push(at),
+            }
         }
+        Some(cone)
     }
-    Some(cone)
 }
 
 /// Whether a value is a constant, or one in other dims.
