@@ -16,7 +16,7 @@ pub enum Draw {
     Normal(f64),
     /// `pS`: the absolute value of that, plus S / 1000; for second moments.
     Positive(f64),
-    /// `intK`: integers from 0 below K.
+    /// `intK`: integers from 0 below K, in leaves of floats too.
     Below(u64),
     /// A number: this value everywhere.
     Constant(f64),
@@ -241,7 +241,7 @@ fn draw_real(draw: Draw, source: &mut Source) -> f64 {
     match draw {
         Draw::Normal(scale) => source.normal() * scale,
         Draw::Positive(scale) => source.normal().abs() * scale + 1e-3 * scale,
-        Draw::Below(_) => 1.0,
+        Draw::Below(limit) => source.below(limit) as f64,
         Draw::Constant(x) => x,
     }
 }

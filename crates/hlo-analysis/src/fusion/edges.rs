@@ -75,6 +75,7 @@ impl Edges {
             }
         }
         edges.drop_views_for_others();
+        edges.find_parted(module, comp);
         edges.find_repeatable(module);
         edges.find_rows(module, comp);
         edges.find_fusable(module, comp);
@@ -112,6 +113,28 @@ impl Edges {
         }
     }
 
+    /// What only slices that share it out among them read (queries, keys and values with their bias) is computed by each for its part: as a
+    /// whole it would be written, and read again.
+    fn find_parted(&mut self, module: &Module, comp: CompId) {
+        let mut is_parted: InstMap<bool> = InstMap::of(module, comp);
+        let n_elems = |inst: InstId| module.shape(inst).as_array().map_or(u64::MAX, |array| array.n_elems());
+        for &inst in self.order.iter().rev() {
+            let users = &self.users[inst];
+            let hands_on = module.inst(inst).opcode.is_elementwise() || is_view(module, inst);
+            if !hands_on || users.is_empty() || self.roles[inst] != Role::Fusable || self.root == Some(inst) {
+                continue;
+            }
+            let is_slice =
+                |user: InstId| module.inst(user).opcode == Opcode::Slice && self.roles[user] == Role::Fusable;
+            let of_slices = users.iter().map(|&user| n_elems(user)).fold(0, u64::saturating_add);
+            let is_shared_out = users.iter().all(|&user| is_slice(user)) && of_slices <= n_elems(inst);
+            is_parted[inst] = is_shared_out || users.iter().all(|&user| is_parted[user]);
+            if is_parted[inst] {
+                self.roles[inst] = Role::Repeatable;
+            }
+        }
+    }
+
     /// Fills, broadcasts and views with several users are computed again for each.
     fn find_repeatable(&mut self, module: &Module) {
         for &inst in &self.order {
@@ -119,7 +142,8 @@ impl Edges {
             let is_marked = std::mem::replace(&mut self.changes_dims[inst], false);
             let is_scalar_constant = module.inst(inst).opcode == Opcode::Constant;
             let reads_repeatable = module.inst(inst).operands.iter().all(|&o| self.roles[o] == Role::Repeatable);
-            if is_marked && (!has_one_user || is_scalar_constant || reads_repeatable) {
+            let is_for_parts = self.users[inst].iter().any(|&user| self.roles[user] == Role::Repeatable);
+            if is_marked && (!has_one_user || is_scalar_constant || reads_repeatable || is_for_parts) {
                 self.roles[inst] = Role::Repeatable;
             }
             let is_cheap_anywhere =
