@@ -393,7 +393,7 @@ fn own_weight(module: &Module, inst: InstId) -> u64 {
 }
 
 /// What an instruction could be by itself.
-fn role(module: &Module, inst: InstId) -> Role {
+pub(super) fn role(module: &Module, inst: InstId) -> Role {
     let instruction = module.inst(inst);
     let Some(array) = module.shape(inst).as_array() else { return Role::Alone };
     let has_order = instruction.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty());

@@ -10,6 +10,7 @@
 mod build;
 mod edges;
 mod groups;
+mod lift_views;
 mod neutral;
 mod prepare;
 mod repeat;

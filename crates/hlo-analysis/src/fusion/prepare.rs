@@ -1,6 +1,6 @@
 //! Rewrites before fusion: broadcasts that repeat nothing become reshapes, which are views. Copies that keep the layout go.
 //! Long reductions to few results go in two steps, so that many blocks take part. Cheap values that are needed late are
-//! computed again ([`super::repeat`]).
+//! computed again ([`super::repeat`]). Views go above operations that they look at ([`super::lift_views`]).
 //!
 //! A reduction of `[d…]` along dims among which `D` lies slowest becomes one of `[…, S, D/S, …]` that keeps `S`, and one
 //! of its results along `S`. Each step's order is fixed, so that equal inputs give equal results; no atomics.
@@ -11,6 +11,7 @@
 //! divisor and is the only reduced dim.
 
 use super::groups::StagedEdges;
+use super::lift_views::lift_views;
 use super::neutral::{has_neutral_init, plain_operation};
 use super::repeat::repeat_cheap_values;
 use super::spreads::part_spreads;
@@ -36,6 +37,8 @@ const MIN_ELEMS: u64 = 1 << 15;
 pub struct Prepared {
     /// Broadcasts that became reshapes.
     pub n_views: usize,
+    /// Views that are of the operands of the operation that they were of.
+    pub n_lifted: usize,
     /// Reductions that go in two steps.
     pub n_split: usize,
     /// Copies that are gone.
@@ -58,8 +61,8 @@ pub fn prepare(module: &mut Module, comp: CompId) -> Result<Prepared, InstId> {
 /// As [`prepare`].
 pub fn prepare_and_stage(module: &mut Module, comp: CompId) -> Result<(Prepared, StagedEdges), InstId> {
     let n_views = rewrite_idle_broadcasts(module, comp) + rewrite_idle_reductions(module, comp)?;
-    let n_split = split_reductions(module, comp);
-    if n_split > 0 {
+    let (n_lifted, n_split) = (lift_views(module, comp), split_reductions(module, comp));
+    if n_lifted + n_split > 0 {
         module.restore_order(comp)?;
     }
     let n_copies = remove_idle_copies(module, comp);
@@ -67,7 +70,7 @@ pub fn prepare_and_stage(module: &mut Module, comp: CompId) -> Result<(Prepared,
         module.restore_order(comp)?;
     }
     let (n_repeated, staged) = repeat_cheap_values(module, comp)?;
-    Ok((Prepared { n_views, n_split, n_copies, n_repeated }, staged))
+    Ok((Prepared { n_views, n_lifted, n_split, n_copies, n_repeated }, staged))
 }
 
 /// Turns broadcasts that only add dims of size 1 into reshapes. Returns how many.

@@ -100,8 +100,11 @@ impl Pass for Fuse {
                 cx.report.count("convolutions", convs.len() as u64);
             }
             build_fusions(module, comp, &convs).map_err(cycle)?;
-            let (Prepared { n_views, n_split, n_copies, n_repeated }, staged) =
+            let (Prepared { n_views, n_lifted, n_split, n_copies, n_repeated }, staged) =
                 prepare_and_stage(module, comp).map_err(cycle)?;
+            if n_lifted > 0 {
+                cx.report.count("views-lifted", n_lifted as u64);
+            }
             if n_repeated > 0 {
                 cx.report.count("values-repeated", n_repeated as u64);
             }
@@ -113,7 +116,7 @@ impl Pass for Fuse {
             cx.report.count("copies-removed", n_copies as u64);
             cx.report.count("fusions", groups.len() as u64);
             cx.report.count("instructions-fused", n_fused as u64);
-            n_changes += n_views + n_split + n_copies + n_repeated + groups.len();
+            n_changes += n_views + n_lifted + n_split + n_copies + n_repeated + groups.len();
             build_fusions(module, comp, &groups).map_err(cycle)?;
         }
         if n_changes == 0 {
