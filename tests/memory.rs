@@ -105,6 +105,31 @@ fn nothing_is_foreseen_of_what_a_backend_has_decided() {
     assert_eq!((peak(", is_scheduled=true", plain), peak("", fusion)), (3 * 256, 3 * 256));
 }
 
+/// A copy from or to the memory of the host is one, whether the module is scheduled yet or not; what lies there takes nothing of the device's.
+#[test]
+fn copies_between_host_and_device_are_counted_before_a_schedule_too() {
+    let peak = |header: &str, host: &str| {
+        let text = format!(
+            "HloModule m{header}\n\nENTRY %e {{\n  %p = f32[64,1000]{{1,0{host}}} parameter(0)\n  \
+             %d = f32[64,1000]{{1,0}} copy(%p)\n  %k = f32[1000]{{0{host}}} constant({{...}})\n  %l = f32[1000]{{0}} copy(%k)\n  \
+             %n = f32[64,64]{{1,0}} dot(%d, %d), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}\n  \
+             %r = f32[64]{{0}} dot(%d, %l), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+             %back = f32[64,64]{{1,0{host}}} copy(%n)\n  \
+             ROOT %all = (f32[64,64]{{1,0{host}}}, f32[64]{{0}}) tuple(%back, %r)\n}}\n"
+        );
+        peak_memory(&parse("m", &text)).sizes
+    };
+    let (scheduled, plain) = (peak(", is_scheduled=true", ":S(5)"), peak("", ":S(5)"));
+    assert_eq!((scheduled.argument_bytes, scheduled.constant_bytes, scheduled.output_bytes), (0, 0, 256));
+    // The array, the vector, the product or the sum.
+    assert_eq!(
+        (scheduled.peak_bytes, plain.peak_bytes),
+        (256_000 + 4_000 + 256 + 16_384, 256_000 + 4_000 + 256 + 16_384)
+    );
+    // Without a host the copies go.
+    assert_eq!(peak("", "").peak_bytes, 256_000 + 4_000 + 16_384 + 256);
+}
+
 /// A loop over a step costs no more than the step: state is carried in place, W + V + P.
 #[test]
 fn a_training_loop_needs_as_much_as_its_step() {

@@ -3,7 +3,7 @@
 use crate::code::{is_annotated, pinned_by_control};
 use crate::frequency::{Basis, Frequencies, TripCount};
 use crate::values::{CallSites, condition_and_body, entered, tuple_elements, tuple_index};
-use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
+use hlo_ir::attrs::{Attrs, Marks, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::module::UserMap;
 use hlo_ir::op::CalleeEntry;
@@ -126,8 +126,10 @@ impl<'c> Copies<'c> {
             let mut attrs = instruction.attrs;
             edit(&mut attrs);
             let new = Builder::new(module, self.comp).add(&hint, instruction.opcode, shape, operands, attrs);
-            if let Some(metadata) = module.inst(inst).marks.as_ref().and_then(|marks| marks.metadata.clone()) {
-                module.marks_mut(new).metadata = Some(metadata);
+            if let Some(marks) = module.inst(inst).marks.as_deref().cloned() {
+                // Shardings and orders are of the loop's own instructions.
+                let (sharding, control_predecessors) = (None, Vec::new());
+                *module.marks_mut(new) = Marks { sharding, control_predecessors, ..marks };
             }
             self.of.insert(inst, new);
         }

@@ -9,6 +9,7 @@
 use hashbrown::HashSet;
 use hlo_ir::attrs::GatherAttrs;
 use hlo_ir::op::{CostRule, FactorRule};
+use hlo_ir::shape::MemorySpace;
 use hlo_ir::view::is_view;
 use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
 use smallvec::SmallVec;
@@ -396,8 +397,14 @@ fn own_weight(module: &Module, inst: InstId) -> u64 {
 pub(super) fn role(module: &Module, inst: InstId) -> Role {
     let instruction = module.inst(inst);
     let Some(array) = module.shape(inst).as_array() else { return Role::Alone };
+    let is_with_host = |inst: InstId| {
+        module.shape(inst).as_array().is_some_and(|array| array.memory_space() == MemorySpace::Host.number())
+    };
     let has_order = instruction.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty());
     let reads_arrays = instruction.operands.iter().all(|&o| module.shape(o).as_array().is_some());
+    if is_with_host(inst) || instruction.operands.iter().any(|&operand| is_with_host(operand)) {
+        return Role::Alone;
+    }
     if has_order || !reads_arrays || array.dynamic != 0 || array.n_elems() == 0 || array.dtype.bits() < 8 {
         return Role::Alone;
     }

@@ -281,6 +281,7 @@ fn remove_idle_copies(module: &mut Module, comp: CompId) -> usize {
         if let (Some(from), Some(to)) = shapes
             && from.same_type(to)
             && from.is_same_order(to)
+            && from.memory_space() == to.memory_space()
             && !is_root
         {
             source[inst] = Some(operand);

@@ -3,9 +3,9 @@
 use super::in_place::{is_rebuilt, viewed};
 use crate::values::{LeafRun, Through, condition_and_body, entered, handed_on};
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
-use hlo_ir::memory_space::is_on_host;
+use hlo_ir::memory_space::leaves_on_host;
 use hlo_ir::op::{CalleeEntry, Flow, ShapeRule};
-use hlo_ir::{CompId, InstId, InstMap, Module, Opcode, Shape};
+use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
 use std::rc::Rc;
 
 /// A buffer of a computation: the memory of one array leaf and of all leaves that are the same memory.
@@ -129,9 +129,14 @@ impl BufferTable {
     }
 }
 
-/// The bytes of a leaf in the device's own memory: none where it lies in the host's.
-pub(super) fn device_bytes(module: &Module, inst: InstId, leaf_idx: usize, leaf: &Shape) -> u64 {
-    if is_on_host(module, inst, leaf_idx) { 0 } else { leaf.memory_bytes() }
+/// The bytes of each leaf in the device's own memory: none where it lies in the host's.
+pub(super) fn device_bytes(module: &Module, inst: InstId) -> Vec<u64> {
+    let mut is_on_host = leaves_on_host(module, inst).into_iter();
+    let mut bytes = Vec::with_capacity(is_on_host.len());
+    module.shape(inst).for_each_leaf(&mut |_, leaf| {
+        bytes.push(if is_on_host.next() == Some(true) { 0 } else { leaf.memory_bytes() });
+    });
+    bytes
 }
 
 struct TableBuilder<'m> {
@@ -211,9 +216,8 @@ impl TableBuilder<'_> {
     /// The leaves of `inst` as `leaves` says, with the operands' leaves as parameters.
     fn add_results(&mut self, inst: InstId, leaves: &[ResultLeaf], operands: &[BufId]) {
         let first = self.table.leaves.len();
-        let mut leaf_idx = 0usize;
         let table = &mut self.table;
-        let mut visit = |shape: &Shape| {
+        for (leaf_idx, bytes) in device_bytes(self.module, inst).into_iter().enumerate() {
             let known = match leaves.get(leaf_idx) {
                 Some(&ResultLeaf::Param(p)) => operands.get(p as usize).copied(),
                 Some(&ResultLeaf::Same(i)) => table.leaves.get(first + i as usize).copied(),
@@ -227,7 +231,7 @@ impl TableBuilder<'_> {
                     }
                 };
                 table.buffers.push(LeafBuffer {
-                    bytes: device_bytes(self.module, inst, leaf_idx, shape),
+                    bytes,
                     inst,
                     leaf: leaf_idx as u32,
                     source,
@@ -236,9 +240,7 @@ impl TableBuilder<'_> {
                 })
             });
             table.leaves.push(buffer);
-            leaf_idx += 1;
-        };
-        self.module.shape(inst).for_each_leaf(&mut |_, shape| visit(shape));
+        }
     }
 
     /// Leaves of an operand that are leaves of the result too.
@@ -305,7 +307,7 @@ impl TableBuilder<'_> {
         }
         table.result = result.into();
         let constants = module.comp(comp).insts.iter().filter(|&&i| module.inst(i).opcode.row().flow == Flow::Constant);
-        table.constant_bytes = constants.map(|&i| module.shape(i).memory_bytes()).fold(0, u64::saturating_add);
+        table.constant_bytes = constants.flat_map(|&i| device_bytes(module, i)).fold(0, u64::saturating_add);
         table
     }
 }

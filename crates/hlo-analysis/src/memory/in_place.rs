@@ -2,6 +2,7 @@
 
 use crate::values::{LeafRun, Through, handed_on, hands_on};
 use hlo_ir::attrs::Attrs;
+use hlo_ir::memory_space::leaves_on_host;
 use hlo_ir::op::FactorRule;
 use hlo_ir::view::is_view;
 use hlo_ir::{CompId, InstId, InstMap, Module};
@@ -32,12 +33,15 @@ pub(super) fn is_rebuilt(module: &Module, inst: InstId) -> bool {
     !module.header.is_scheduled && matches!(factors, FactorRule::Broadcast | FactorRule::Iota)
 }
 
-/// Whether a copy keeps the layout, so that the copy may be the operand itself where that dies.
+/// Whether a copy keeps the layout and the memory, so that the copy may be the operand itself where that dies.
 fn keeps_layout(module: &Module, inst: InstId, operand: InstId) -> bool {
-    match (module.shape(operand).as_array(), module.shape(inst).as_array()) {
-        (Some(from), Some(to)) => from.long_dims_major_to_minor() == to.long_dims_major_to_minor(),
-        (None, _) | (_, None) => true,
-    }
+    // The first leaf of the halves of an asynchronous copy is what it writes.
+    let is_on_host = |inst: InstId| leaves_on_host(module, inst).first().copied();
+    is_on_host(inst) == is_on_host(operand)
+        && match (module.shape(operand).as_array(), module.shape(inst).as_array()) {
+            (Some(from), Some(to)) => from.long_dims_major_to_minor() == to.long_dims_major_to_minor(),
+            (None, _) | (_, None) => true,
+        }
 }
 
 /// For each operand, whether a result of the same size may be written over it as it is read.

@@ -13,7 +13,7 @@
 //!   that read it only at the place they write; dynamic-update-slice and scatter, where it is the target.
 //! - Of a conditional's branches the one that needs most counts; it owns what dies with it.
 //! - What lies in the memory of the host ([`hlo_ir::memory_space`]) takes none of the device's.
-//! - Inside of a fusion, a reducer or a custom call nothing counts.
+//! - Inside of a fusion, a reducer, a custom call or what an asynchronous instruction calls nothing counts.
 //! - Constants live all the time, counted once for each computation.
 //!
 //! Of what a backend would still do to a module that is not scheduled yet, four things are foreseen: it is fused ([`crate::fusion`]), copies that keep the
@@ -34,11 +34,11 @@ pub use curve::MemoryPoint;
 pub use updates::InPlaceUpdates;
 pub(crate) use updates::{behind_views, updated_operands};
 
-use buffer_table::{Action, BufferSource, BufferTable, END, control};
+use buffer_table::{Action, BufferSource, BufferTable, END, control, device_bytes};
 use cranelift_entity::SecondaryMap;
 use foresee::Foreseen;
 use hashbrown::HashMap;
-use hlo_ir::memory_space::is_on_host;
+use hlo_ir::memory_space::leaves_on_host;
 use hlo_ir::op::Flow;
 use hlo_ir::{CompId, InstId, Module, Shape};
 use schedule_walk::{ContextId, Peak, PeakFinder, ResultMode, ResultSlot, WalkContext};
@@ -233,12 +233,11 @@ impl<'m> Measuring<'m> {
 fn host_bytes(module: &Module, comp: CompId) -> u64 {
     let mut sum = 0u64;
     for &param in &module.comp(comp).params {
-        let mut leaf_idx = 0;
+        let mut is_on_host = leaves_on_host(module, param).into_iter();
         module.shape(param).for_each_leaf(&mut |_, leaf| {
-            if is_on_host(module, param, leaf_idx) {
+            if is_on_host.next() == Some(true) {
                 sum = sum.saturating_add(leaf.memory_bytes());
             }
-            leaf_idx += 1;
         });
     }
     sum
@@ -420,14 +419,9 @@ fn add_given(module: &Module, order: &[CompId], table: &BufferTable, live: &mut 
     debug_assert!(table.params.iter().all(|&p| matches!(table.buffers[p].source, BufferSource::Param(_))));
     for &inst in order.iter().flat_map(|&comp| &module.comp(comp).insts) {
         if module.inst(inst).opcode.row().flow == Flow::Constant {
-            let mut leaf_idx = 0;
-            for_each_leaf(module.shape(inst), &mut |leaf| {
-                let bytes = leaf.memory_bytes();
-                if bytes > 0 {
-                    live.push(LiveBuffer { inst, leaf_idx, bytes, kind: BufferKind::Constant });
-                }
-                leaf_idx += 1;
-            });
+            let leaves = (0u32..).zip(device_bytes(module, inst)).filter(|&(_, bytes)| bytes > 0);
+            let constant = |(leaf_idx, bytes)| LiveBuffer { inst, leaf_idx, bytes, kind: BufferKind::Constant };
+            live.extend(leaves.map(constant));
         }
     }
 }

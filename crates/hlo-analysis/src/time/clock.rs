@@ -35,7 +35,7 @@ use hashbrown::HashMap;
 use hlo_cluster::CollectiveCost;
 use hlo_ir::cost::Costs;
 use hlo_ir::custom_target::CustomTarget;
-use hlo_ir::memory_space::is_on_host;
+use hlo_ir::memory_space::leaves_on_host;
 use hlo_ir::op::{Begun, CollectiveRule, CostRule, Flow};
 use hlo_ir::view::is_view;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
@@ -544,9 +544,8 @@ impl<'m> Clock<'m> {
         let module = self.module;
         let operands = module.inst(inst).operands.iter().copied();
         let bytes: f64 = operands.clone().map(|operand| module.shape(operand).memory_bytes() as f64).sum();
-        let leaves = operands.clone().flat_map(|o| (0..module.shape(o).n_leaves()).map(move |leaf| (o, leaf)));
-        let results = (0..module.shape(inst).n_leaves()).map(|leaf| (inst, leaf));
-        let seconds = match leaves.chain(results).any(|(inst, leaf)| is_on_host(module, inst, leaf)) {
+        let is_with_host = operands.clone().chain([inst]).any(|value| leaves_on_host(module, value).contains(&true));
+        let seconds = match is_with_host {
             true => self.machine.host_copy_s(bytes),
             false => self.machine.kernel_s(KernelWork { bytes: 2.0 * bytes, arithmetic_s: 0.0 }),
         };

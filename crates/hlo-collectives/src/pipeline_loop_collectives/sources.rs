@@ -78,30 +78,39 @@ pub(super) fn is_copied(module: &Module, inst: InstId) -> bool {
 fn counters(module: &Module, carried: &CarriedLoop) -> Vec<usize> {
     let next = &module.inst(carried.root).operands;
     let is_scalar = |inst: InstId| module.shape(inst).as_array().is_some_and(|array| array.rank() == 0);
-    let mut counters: Vec<usize> = (0..next.len()).filter(|&index| is_scalar(next[index])).collect();
-    loop {
-        let follows = |&index: &usize| {
-            let mut work = vec![next[index]];
-            let mut seen: EntitySet<InstId> = EntitySet::new();
-            while let Some(inst) = work.pop() {
-                let is_new = seen.insert(inst);
-                let fits = match carried.element_read(module, inst) {
-                    Some(read) => counters.contains(&read),
-                    None => is_scalar(inst) && is_copied(module, inst),
-                };
-                if !fits {
-                    return false;
-                }
-                if is_new && carried.element_read(module, inst).is_none() {
-                    work.extend(module.inst(inst).operands.iter().copied());
-                }
+    // The elements that the next value of each follows from; none where it follows from something else too.
+    let followed = |index: usize| {
+        let (mut work, mut seen) = (vec![next[index]], EntitySet::new());
+        let mut elements = Vec::new();
+        while let Some(inst) = work.pop() {
+            if !seen.insert(inst) {
+                continue;
             }
-            true
-        };
-        let left: Vec<usize> = counters.iter().copied().filter(follows).collect();
-        if left.len() == counters.len() {
-            return counters;
+            match carried.element_read(module, inst) {
+                Some(read) => elements.push(read),
+                None if is_scalar(inst) && is_copied(module, inst) => work.extend(module.inst(inst).operands.iter()),
+                None => return None,
+            }
         }
-        counters = left;
+        Some(elements)
+    };
+    let of: Vec<Option<Vec<usize>>> =
+        (0..next.len()).map(|index| followed(index).filter(|_| is_scalar(next[index]))).collect();
+    let mut followers: Vec<Vec<usize>> = vec![Vec::new(); next.len()];
+    for (index, elements) in of.iter().enumerate() {
+        for &element in elements.iter().flatten() {
+            followers[element].push(index);
+        }
     }
+    // What follows from none is none.
+    let mut is_counter: Vec<bool> = of.iter().map(Option::is_some).collect();
+    let mut work: Vec<usize> = (0..next.len()).filter(|&index| !is_counter[index]).collect();
+    while let Some(index) = work.pop() {
+        for &follower in &followers[index] {
+            if std::mem::replace(&mut is_counter[follower], false) {
+                work.push(follower);
+            }
+        }
+    }
+    (0..next.len()).filter(|&index| is_counter[index]).collect()
 }

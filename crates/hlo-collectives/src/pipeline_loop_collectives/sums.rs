@@ -25,6 +25,8 @@ pub(super) struct LateSums {
     taken: Vec<InstId>,
     /// The elements of the state into which the results are written.
     stored: BTreeSet<usize>,
+    /// What reads each of these after the loop.
+    results: Vec<Vec<InstId>>,
 }
 
 /// The sums of a loop that do nothing but end in arrays that the loop fills part by part.
@@ -71,7 +73,8 @@ pub(super) fn find(module: &Module, carried: &CarriedLoop, users: &UserMap, min_
     // Of values other than scalars that the loop counts with the first iteration takes zeros.
     let has_zeros = |inst: InstId| module.shape(inst).as_array().is_some_and(|array| array.dynamic == 0);
     let has_first = |&inst: &InstId| sources.of(inst) == Source::Counted || has_zeros(inst);
-    (!sums.is_empty() && taken.iter().all(has_first)).then_some(LateSums { sums, moved, taken, stored })
+    let results = stored.iter().map(|&index| results(module, users, carried, index)).collect();
+    (!sums.is_empty() && taken.iter().all(has_first)).then_some(LateSums { sums, moved, taken, stored, results })
 }
 
 /// The updates of arrays of the state that are nothing but filled part by part, at places that follow from scalars that the loop counts with,
@@ -83,6 +86,12 @@ fn stores(module: &Module, carried: &CarriedLoop, users: &UserMap, sources: &Sou
     for &read in &users[param] {
         tuple_index(module, read).and_then(|index| reads.get_mut(index)).into_iter().for_each(|list| list.push(read));
     }
+    let around = pinned_by_control(module, module.inst(carried.inst).parent);
+    // What reads the result goes, with what is said of it.
+    let is_marked = |index: usize| {
+        let results = results(module, users, carried, index);
+        results.into_iter().any(|read| around.contains(read) || is_annotated(module, read))
+    };
     let is_asked = |index: usize| users[seen].iter().any(|&read| tuple_index(module, read) == Some(index));
     let mut stores = BTreeMap::new();
     for (index, &store) in next.iter().enumerate() {
@@ -94,7 +103,8 @@ fn stores(module: &Module, carried: &CarriedLoop, users: &UserMap, sources: &Sou
             && instruction.operands.iter().skip(2).all(|&place| sources.of(place) != Source::Other)
             && [(*read, store), (store, carried.root)].iter().all(|(inst, user)| users[*inst].as_slice() == [*user])
             && next.iter().filter(|&&other| other == store).count() == 1
-            && !is_asked(index);
+            && !is_asked(index)
+            && !is_marked(index);
         if is_store {
             stores.insert(store, index);
         }
@@ -169,7 +179,6 @@ pub(super) fn pipeline(
     let (was_live, n_slots_before) = ([comp, carried.body].map(|comp| module.live(comp)), module.n_inst_slots());
     let begin = first_taken(module, carried, &late.taken);
     let ends: Vec<InstId> = late.stored.iter().map(|&index| module.inst(carried.root).operands[index]).collect();
-    let used: Vec<Vec<InstId>> = late.stored.iter().map(|&index| results(module, carried, index)).collect();
     let reads = carried.append(module, &begin);
     let read_of: BTreeMap<InstId, InstId> = late.taken.iter().copied().zip(reads.iter().copied()).collect();
     for &inst in &late.moved {
@@ -191,7 +200,7 @@ pub(super) fn pipeline(
         })
         .collect();
     let mut copies = Copies::new(carried, comp, &ended, ".last");
-    for (&end, used) in ends.iter().zip(&used) {
+    for (&end, used) in ends.iter().zip(&late.results) {
         let last = copies.copy(module, end, |attrs| channels.renew(attrs));
         used.iter().for_each(|&result| module.replace_all_uses(result, last));
     }
@@ -225,10 +234,7 @@ fn first_taken(module: &mut Module, carried: &CarriedLoop, taken: &[InstId]) -> 
 }
 
 /// The reads of one element of what the loop leaves.
-fn results(module: &Module, carried: &CarriedLoop, index: usize) -> Vec<InstId> {
-    let insts = &module.comp(module.inst(carried.inst).parent).insts;
-    let is_read = |inst: &&InstId| {
-        tuple_index(module, **inst) == Some(index) && module.inst(**inst).operands.as_slice() == [carried.inst]
-    };
-    insts.iter().filter(is_read).copied().collect()
+fn results(module: &Module, users: &UserMap, carried: &CarriedLoop, index: usize) -> Vec<InstId> {
+    let is_read = |read: &InstId| tuple_index(module, *read) == Some(index);
+    users[carried.inst].iter().copied().filter(is_read).collect()
 }
