@@ -5,7 +5,8 @@ use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_ir::cost::Costs;
 use hlo_ir::op::{CostRule, Runs};
 use hlo_ir::view::is_view;
-use hlo_ir::{CompId, InstId, Module, Opcode};
+use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode};
+use std::collections::HashMap;
 
 /// Bytes of one run of the module on a device.
 pub(super) fn moved(module: &Module) -> Result<u64, String> {
@@ -20,7 +21,7 @@ struct Counter<'m> {
     frequencies: Frequencies,
 }
 
-/// Ops that only look at an operand otherwise: who reads a part of their result reads a part of the operand.
+/// Ops that only look at an operand otherwise: who reads a part of their result reads a part of the operand. So do elementwise ones.
 const VIEWS: [Opcode; 5] = [Opcode::Bitcast, Opcode::Reshape, Opcode::Transpose, Opcode::Convert, Opcode::Copy];
 /// Ops that read a part of their first operand as large as their result.
 const PARTS: [Opcode; 3] = [Opcode::Slice, Opcode::DynamicSlice, Opcode::Gather];
@@ -54,7 +55,12 @@ impl Counter<'_> {
         let Some(&comp) = self.module.called(fusion).first() else { return 0 };
         let body = self.module.comp(comp);
         let is_parameter = |inst: &InstId| self.module.inst(*inst).opcode == Opcode::Parameter;
-        let read: u64 = body.insts.iter().copied().filter(is_parameter).map(|inst| self.read(comp, inst)).sum();
+        let mut known = HashMap::new();
+        let mut read = |inst: InstId| match self.module.shape(inst).as_array() {
+            Some(array) => array.dtype.bytes_of(self.n_read(comp, inst, &mut known)),
+            None => self.bytes(inst),
+        };
+        let read: u64 = body.insts.iter().copied().filter(is_parameter).map(&mut read).sum();
         read + body.root.expand().map_or(0, |root| self.written(root))
     }
 
@@ -62,25 +68,32 @@ impl Counter<'_> {
         self.module.shape(inst).size_bytes()
     }
 
-    /// What a fusion reads of a value of its own.
-    fn read(&self, comp: CompId, value: InstId) -> u64 {
-        let users = self.module.comp(comp).insts.iter().copied();
-        let mut bytes = 0;
-        for user in users.filter(|&user| self.module.inst(user).operands.contains(&value)) {
+    /// Elements of a value of a fusion that are read to compute its results. `known` has those of other values.
+    fn n_read(&self, comp: CompId, value: InstId, known: &mut HashMap<InstId, u64>) -> u64 {
+        if let Some(&n) = known.get(&value) {
+            return n;
+        }
+        let n_elems = |inst: InstId| self.module.shape(inst).as_array().map_or(0, ArrayShape::n_elems);
+        let body = self.module.comp(comp);
+        let is_result = body.root.expand() == Some(value);
+        let mut n = if is_result { n_elems(value) } else { 0 };
+        for &user in body.insts.iter().filter(|&&user| self.module.inst(user).operands.contains(&value)) {
             let node = self.module.inst(user);
             let is_first_alone = node.operands.iter().position(|&o| o == value) == Some(0)
                 && node.operands.iter().filter(|&&o| o == value).count() == 1;
-            bytes += if VIEWS.contains(&node.opcode) {
-                self.read(comp, user)
-            } else if PARTS.contains(&node.opcode) && is_first_alone {
-                self.bytes(user)
+            let keeps_places =
+                VIEWS.contains(&node.opcode) || node.opcode.is_elementwise() && n_elems(user) == n_elems(value);
+            n += if keeps_places || PARTS.contains(&node.opcode) && is_first_alone {
+                self.n_read(comp, user, known)
             } else if node.opcode == Opcode::DynamicUpdateSlice && is_first_alone {
                 0
             } else {
-                self.bytes(value)
+                n_elems(value)
             };
         }
-        bytes.min(self.bytes(value))
+        let n = n.min(n_elems(value));
+        known.insert(value, n);
+        n
     }
 
     /// What a fusion writes of a result.
@@ -134,6 +147,34 @@ ENTRY %main {
         let module = hlo_text::parse_module(text).expect("a module").module;
         // The part, the index and the summand are read, the part is written.
         assert_eq!(moved(&module), Ok(400 + 4 + 400 + 400));
+    }
+
+    #[test]
+    fn of_what_is_computed_for_a_part_the_part_is_read() {
+        let text = "
+HloModule m
+
+%part {
+  %x = f32[8,100] parameter(0)
+  %y = bf16[8,100] parameter(1)
+  %wide = f32[8,100] convert(%y)
+  %sum = f32[8,100] add(%x, %wide)
+  ROOT %rows = f32[2,100] slice(%sum), slice={[0:2], [0:100]}
+}
+
+%narrow {
+  %z = f32[8,100] parameter(0)
+  ROOT %w = bf16[8,100] convert(%z)
+}
+
+ENTRY %main {
+  %a = f32[8,100] parameter(0)
+  %b = bf16[8,100] fusion(%a), kind=kLoop, calls=%narrow
+  ROOT %r = f32[2,100] fusion(%a, %b), kind=kLoop, calls=%part
+}
+";
+        let module = hlo_text::parse_module(text).expect("a module").module;
+        assert_eq!(moved(&module), Ok((3200 + 1600) + (800 + 400 + 800)));
     }
 
     #[test]
