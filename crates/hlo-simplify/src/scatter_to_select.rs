@@ -465,7 +465,7 @@ fn combine(module: &Module, attrs: &ScatterAttrs) -> Option<Combine> {
 
 /// The largest index that an integer type holds.
 fn last_index(dtype: DType) -> i64 {
-    let bits = u32::from(dtype.bits());
+    let bits = dtype.bits();
     match dtype.class() {
         NumberClass::Signed => i64::MAX >> 64u32.saturating_sub(bits),
         NumberClass::Unsigned => i64::try_from(u64::MAX >> 64u32.saturating_sub(bits)).unwrap_or(i64::MAX),
