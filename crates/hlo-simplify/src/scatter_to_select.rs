@@ -278,9 +278,13 @@ impl Writer<'_> {
         operands: impl IntoIterator<Item = InstId>,
         attrs: impl Into<Attrs>,
     ) -> InstId {
-        let order = || Box::new(Layout::new(self.result.minor_to_major()));
-        let layout = self.result.layout.as_ref().map(|_| order());
-        let shape = ArrayShape { layout, ..ArrayShape::new(dtype, self.result.dims.iter().copied()) };
+        let mut shape = self.result.clone();
+        if dtype != shape.dtype {
+            // Elements of another type are not packed as the result's may be.
+            let order = shape.minor_to_major();
+            shape.layout = shape.layout.map(|_| Box::new(Layout::new(order)));
+            shape.dtype = dtype;
+        }
         self.build.add(&format!("{}.{what}", self.name), opcode, Shape::Array(shape), operands, attrs)
     }
 
