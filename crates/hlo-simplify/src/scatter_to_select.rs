@@ -1,4 +1,4 @@
-//! Write a scatter of one element a row into an array of one number as a comparison and a select.
+//! Write a scatter of one element a row into an array that is made for it as a comparison and a select.
 //!
 //! Before, the gradient of a cross-entropy loss (`take_along_axis` in JAX):
 //! ```text
@@ -20,9 +20,10 @@
 //!
 //! **Why.** The array is filled, then a few of its elements are written, then all are read: three passes over logits, which are the largest
 //! array of a language model. A select is elementwise, so the kernel that adds it to the gradient of the softmax computes it on the way.
+//! Where the scatter adds to that gradient, as optax's loss has it, the kernel that computes the gradient does.
 //!
-//! **What it does not do.** Scatters into arrays that hold more than one number (a cache: the scatter writes only what changes), of which
-//! two updates may meet at an element (the gradient of an embedding), of windows that are not whole rows, of several arrays, with a
+//! **What it does not do.** Scatters into arrays that are there already (a cache: the scatter writes only what changes): the array has to be one
+//! number, or elementwise and read by the scatter alone. Scatters of which two updates may meet at an element (the gradient of an embedding), of windows that are not whole rows, of several arrays, with a
 //! reducer of more than one op, and those that carry a sharding.
 //!
 //! **Algorithm.** Each dim of the indices is a dim of the array (a batching dim, or one along which a component of the vectors counts
@@ -37,14 +38,14 @@ use hlo_ir::attrs::{Attrs, CompareAttrs, DimsAttrs, IotaAttrs, ReshapeAttrs, Sca
 use hlo_ir::diag::Entity;
 use hlo_ir::edit::Builder;
 use hlo_ir::monoid::find_monoid;
-use hlo_ir::{ArrayShape, CompId, DType, Dims, InstId, Layout, Module, NumberClass, Opcode, Shape};
+use hlo_ir::{ArrayShape, CompId, DType, Dims, InstId, InstMap, Layout, Module, NumberClass, Opcode, Shape};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
     name: "scatter-to-select",
-    help: "write a scatter of one element a row into an array of one number as a comparison and a select",
+    help: "write a scatter of one element a row into an array that is made for it as a comparison and a select",
     options: &[],
     build: |_| Ok(Box::new(ScatterToSelect)),
 };
@@ -63,15 +64,20 @@ impl Pass for ScatterToSelect {
             if scatters.is_empty() {
                 continue;
             }
+            let mut n_users: InstMap<u32> = InstMap::of(module, comp);
+            for &inst in &module.comp(comp).insts {
+                module.inst(inst).operands.iter().for_each(|&operand| n_users[operand] += 1);
+            }
+            module.comp(comp).root.expand().into_iter().for_each(|root| n_users[root] += 1);
             let (was_live, n_slots, n_before) = (module.live(comp), module.n_inst_slots(), n_written);
             for inst in scatters {
                 let found = match pinned.contains(inst) || is_annotated(module, inst) {
                     true => Err(Obstacle::Marked),
-                    false => RowScatter::of(module, inst),
+                    false => RowScatter::of(module, inst, &n_users),
                 };
                 let (action, reason) = match &found {
                     Ok(_) => {
-                        ("written as a select", "each update has elements of its own, and the array holds one number")
+                        ("written as a select", "each update has elements of its own, and the array is made for it")
                     }
                     Err(obstacle) => ("left", obstacle.reason()),
                 };
@@ -91,7 +97,7 @@ impl Pass for ScatterToSelect {
         }
         cx.report.count("scatters", n_written);
         if n_written == 0 {
-            let reason = "no scatter writes one element a row into an array of one number";
+            let reason = "no scatter writes one element a row into an array that is made for it";
             cx.report.unchanged_because = Some(reason.into());
             return Ok(Changed::No);
         }
@@ -105,7 +111,7 @@ enum Obstacle {
     Marked,
     Several,
     Dynamic,
-    HoldsNumbers,
+    IsThere,
     Meet,
     Windows,
     LongDim,
@@ -118,7 +124,7 @@ impl Obstacle {
             Obstacle::Marked => "it carries a sharding, a front end's attributes or control dependencies",
             Obstacle::Several => "it writes several arrays",
             Obstacle::Dynamic => "a dim of it is dynamic",
-            Obstacle::HoldsNumbers => "the array that it writes to holds more than one number",
+            Obstacle::IsThere => "the array that it writes to is there already, or read by others",
             Obstacle::Meet => "two updates may be of the same element",
             Obstacle::Windows => "it writes windows that are neither single elements nor whole dims",
             Obstacle::LongDim => "the type of the indices does not count as far as the dim that they name",
@@ -151,7 +157,7 @@ struct RowScatter {
 }
 
 impl RowScatter {
-    fn of(module: &Module, inst: InstId) -> Result<RowScatter, Obstacle> {
+    fn of(module: &Module, inst: InstId, n_users: &InstMap<u32>) -> Result<RowScatter, Obstacle> {
         let node = module.inst(inst);
         let (Attrs::Scatter(attrs), &[array, indices, updates]) = (&node.attrs, node.operands.as_slice()) else {
             return Err(Obstacle::Several);
@@ -161,8 +167,10 @@ impl RowScatter {
             module.shape(inst).as_array().filter(is_static).ok_or(Obstacle::Dynamic)
         };
         let (result, of_indices, of_updates) = (shape_of(inst)?, shape_of(indices)?, shape_of(updates)?);
-        if !holds_one_number(module, array) {
-            return Err(Obstacle::HoldsNumbers);
+        let node = module.inst(array);
+        let is_for_it = node.opcode.is_elementwise() && node.opcode.is_pure() && n_users[array] == 1;
+        if !is_for_it && !holds_one_number(module, array) {
+            return Err(Obstacle::IsThere);
         }
         let indices = Indices::of(module, indices, attrs).ok_or(Obstacle::Dynamic)?;
         let named = attrs.scatter_dims_to_operand_dims.iter().map(|&dim| dim as usize).enumerate();
