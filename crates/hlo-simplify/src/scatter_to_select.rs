@@ -111,6 +111,7 @@ enum Obstacle {
     Marked,
     Several,
     Dynamic,
+    Packed,
     IsThere,
     Meet,
     Windows,
@@ -124,11 +125,12 @@ impl Obstacle {
             Obstacle::Marked => "it carries a sharding, a front end's attributes or control dependencies",
             Obstacle::Several => "it writes several arrays",
             Obstacle::Dynamic => "a dim of it is dynamic",
+            Obstacle::Packed => "a layout of it packs elements, or has tiles or a memory of its own",
             Obstacle::IsThere => "the array that it writes to is there already, or read by others",
             Obstacle::Meet => "two updates may be of the same element",
             Obstacle::Windows => "it writes windows that are neither single elements nor whole dims",
             Obstacle::LongDim => "the type of the indices does not count as far as the dim that they name",
-            Obstacle::Reducer => "its reducer is not a single op",
+            Obstacle::Reducer => "its reducer is not a single op, or a product of complex numbers",
         }
     }
 }
@@ -163,10 +165,16 @@ impl RowScatter {
             return Err(Obstacle::Several);
         };
         let shape_of = |inst: InstId| {
-            let is_static = |array: &&ArrayShape| array.dynamic == 0;
-            module.shape(inst).as_array().filter(is_static).ok_or(Obstacle::Dynamic)
+            let shape = module.shape(inst).as_array().filter(|array| array.dynamic == 0).ok_or(Obstacle::Dynamic)?;
+            let is_plain = shape.layout.as_ref().is_none_or(|layout| layout.is_only_an_order());
+            is_plain.then_some(shape).ok_or(Obstacle::Packed)
         };
         let (result, of_indices, of_updates) = (shape_of(inst)?, shape_of(indices)?, shape_of(updates)?);
+        // An iota in such a type begins anew too.
+        let counts_to = last_index(of_indices.dtype);
+        if attrs.scatter_dims_to_operand_dims.iter().any(|&dim| result.dims[dim as usize] - 1 > counts_to) {
+            return Err(Obstacle::LongDim);
+        }
         let node = module.inst(array);
         let is_for_it = node.opcode.is_elementwise() && node.opcode.is_pure() && n_users[array] == 1;
         if !is_for_it && !holds_one_number(module, array) {
@@ -185,11 +193,7 @@ impl RowScatter {
         };
         scatter.match_batch_dims(module, attrs, result)?;
         scatter.match_update_dims(attrs, result, of_updates)?;
-        let counts_to = last_index(of_indices.dtype);
-        match scatter.named.iter().any(|&(_, dim)| result.dims[dim] - 1 > counts_to) {
-            true => Err(Obstacle::LongDim),
-            false => Ok(scatter),
-        }
+        Ok(scatter)
     }
 
     /// Dims of the indices: each is a dim of the array, as the attributes or the numbers along it say, or has one element.
@@ -461,7 +465,7 @@ fn holds_one_number(module: &Module, array: InstId) -> bool {
     node.opcode == Opcode::Broadcast && node.operands.first().is_some_and(is_scalar)
 }
 
-/// What a scatter's reducer does; none if it is more than one op.
+/// What a scatter's reducer does; none if it is more than one op, or one whose operands may not change places.
 fn combine(module: &Module, attrs: &ScatterAttrs) -> Option<Combine> {
     let reducer = attrs.to_apply?;
     let &[_, update] = module.comp(reducer).params.as_slice() else { return None };
@@ -472,7 +476,10 @@ fn combine(module: &Module, attrs: &ScatterAttrs) -> Option<Combine> {
     if root == update {
         return Some(Combine::Set);
     }
-    find_monoid(module, reducer).map(|monoid| Combine::Op(monoid.opcode()))
+    let opcode = find_monoid(module, reducer)?.opcode();
+    // Whose factor comes first counts in the last bit of a complex product.
+    let is_complex = module.shape(update).as_array().is_some_and(|array| array.dtype.class() == NumberClass::Complex);
+    (!is_complex || opcode != Opcode::Multiply).then_some(Combine::Op(opcode))
 }
 
 /// The largest index that an integer type holds.

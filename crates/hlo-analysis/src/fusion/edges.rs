@@ -149,7 +149,7 @@ impl Edges {
             }
             let is_cheap_anywhere =
                 reads_repeatable && self.is_mask(module, inst) || self.is_element_of_memory(module, inst);
-            if !is_marked && is_cheap_anywhere {
+            if !is_marked && is_cheap_anywhere && self.roles[inst] != Role::Alone {
                 self.roles[inst] = Role::Repeatable;
             }
         }

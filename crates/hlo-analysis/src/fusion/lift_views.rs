@@ -70,7 +70,9 @@ fn find_operands(module: &Module, operation: InstId) -> Option<Vec<Operand>> {
         if let Some(scalar) = scalar.filter(|_| module.inst(operand).opcode == Opcode::Broadcast) {
             return Some(Operand::Spread(scalar));
         }
-        let is_in_memory = role(module, operand) == Role::Alone && array.is_same_order(own) && array.dynamic == 0;
+        // Elements that are packed, or in tiles, are not those of the view's layout.
+        let is_plain = array.dynamic == 0 && array.layout.as_ref().is_none_or(|layout| layout.is_only_an_order());
+        let is_in_memory = role(module, operand) == Role::Alone && array.is_same_order(own) && is_plain;
         is_in_memory.then_some(Operand::Viewed(operand))
     };
     let operands: Option<Vec<Operand>> = node.operands.iter().map(kind).collect();

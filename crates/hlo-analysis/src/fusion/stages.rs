@@ -1,6 +1,7 @@
 //! Stages: numbers that make fusions free of cycles.
 //!
-//! `stage(user) ≥ stage(operand)` along fusable edges, and `>` along all others. Instructions that are fused together have one
+//! `stage(user) ≥ stage(operand)` along fusable edges, and `>` along all others, and from what an instruction waits for by a control
+//! dependency. Instructions that are fused together have one
 //! stage; an edge between different fusions is not fusable or leads from one stage to another, so it leads to a later
 //! stage: no path can come back.
 //!
@@ -28,13 +29,18 @@ pub(super) fn find_stages(module: &Module, comp: CompId, edges: &Edges) -> (Stag
         stages: InstMap::of(module, comp),
         last_read: InstMap::of(module, comp),
     };
+    let mut is_waited_for: InstMap<bool> = InstMap::of(module, comp);
     for &inst in &edges.order {
+        let waits = module.inst(inst).marks.as_ref().map_or(&[][..], |marks| marks.control_predecessors.as_slice());
+        waits.iter().for_each(|&predecessor| is_waited_for[predecessor] = true);
+        let after = waits.iter().map(|&predecessor| finder.stages[predecessor] + 1).max().unwrap_or(0);
         let operands = module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]);
         let least = operands.map(|(&operand, &is_fusable)| finder.stages[operand] + u32::from(!is_fusable));
-        finder.put(inst, least.max().unwrap_or(0).max(edges.earliest[inst]));
+        finder.put(inst, least.max().unwrap_or(0).max(after).max(edges.earliest[inst]));
     }
     for &inst in edges.order.iter().rev() {
         if edges.roles[inst] == Role::Fusable
+            && !is_waited_for[inst]
             && let Some(stage) = finder.moved(inst)
         {
             finder.put(inst, stage);
