@@ -14,6 +14,7 @@
 
 use super::edges::role;
 use super::role::Role;
+use crate::code::pinned_by_control;
 use hlo_ir::attrs::{Attrs, DimsAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::view::is_view;
@@ -37,12 +38,14 @@ pub(super) fn lift_views(module: &mut Module, comp: CompId) -> usize {
         }
     }
     let root = module.comp(comp).root.expand();
+    let pinned = pinned_by_control(module, comp);
     let mut gone: InstMap<bool> = InstMap::of(module, comp);
     let mut n_lifted = 0;
     for view in module.comp(comp).insts.clone() {
         let Some(operation) = module.inst(view).operands.first().copied() else { continue };
         let is_for_many = n_users[view] > 1 && n_users[operation] == 1 && root != Some(view) && root != Some(operation);
-        if !is_for_many || module.inst(view).opcode == Opcode::Bitcast || !is_view(module, view) {
+        let is_pinned = pinned.contains(view) || pinned.contains(operation);
+        if !is_for_many || is_pinned || module.inst(view).opcode == Opcode::Bitcast || !is_view(module, view) {
             continue;
         }
         let Some(operands) = find_operands(module, operation) else { continue };
