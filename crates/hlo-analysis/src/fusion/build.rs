@@ -1,7 +1,7 @@
 //! Write groups as `fusion` instructions.
 
 use super::edges::is_reduce;
-use super::groups::Group;
+use super::members::Group;
 use hashbrown::{HashMap, HashSet};
 use hlo_ir::attrs::{Attrs, FusionAttrs, ParameterAttrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;

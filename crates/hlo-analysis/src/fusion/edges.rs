@@ -14,8 +14,10 @@ use hlo_ir::view::is_view;
 use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
 use smallvec::SmallVec;
 
+use super::columns::{ColumnSum, MIN_PARTS, column_sum};
 use super::role::Role;
 use super::rows::{RowPart, find_parts, is_elementwise_of};
+use super::split::find_split;
 
 /// What the stages and groups of a computation are made from.
 #[derive(Clone, Debug)]
@@ -36,6 +38,10 @@ pub(super) struct Edges {
     pub rows: InstMap<RowPart>,
     /// The stage before which an instruction is not computed.
     pub earliest: InstMap<u32>,
+    /// What reads a value for a sum of its columns; see [`super::columns`].
+    column_readers: InstMap<bool>,
+    /// For a sum of columns, an instruction of another fusion that reads the same: both become one; see [`super::siblings`].
+    pub beside: InstMap<Option<InstId>>,
 }
 
 /// Arithmetic that may be done again for each element of a broadcast.
@@ -65,6 +71,8 @@ impl Edges {
             root: module.comp(comp).root.expand(),
             rows: InstMap::of(module, comp),
             earliest: InstMap::of(module, comp),
+            column_readers: InstMap::of(module, comp),
+            beside: InstMap::of(module, comp),
         };
         for &inst in &edges.order {
             edges.roles[inst] = role(module, inst);
@@ -79,6 +87,7 @@ impl Edges {
         edges.find_parted(module, comp);
         edges.find_repeatable(module);
         edges.find_rows(module, comp);
+        edges.find_column_readers(module);
         edges.find_fusable(module, comp);
         edges
     }
@@ -194,6 +203,26 @@ impl Edges {
         }
     }
 
+    /// Finds what reads a value that is written anyway for a sum of its columns: the threads that compute it add it up.
+    fn find_column_readers(&mut self, module: &Module) {
+        let reduces = self.order.iter().copied().filter(|&inst| self.roles[inst] == Role::Fusable);
+        let sums = reduces.filter_map(|inst| column_sum(module, inst).map(|sum| (inst, sum)));
+        let joins = |&(reduce, sum): &(InstId, ColumnSum)| {
+            let is_written = self.users[sum.source].len() > 1 || self.root == Some(sum.source);
+            let is_computed = self.roles[sum.source] == Role::Fusable && !is_reduce(module, sum.source);
+            let (mut at, mut is_private) = (reduce, true);
+            while at != sum.reader {
+                let Some(&view) = module.inst(at).operands.first() else { return false };
+                at = view;
+                is_private &= self.users[view].len() == 1 && self.roles[view] == Role::Fusable;
+            }
+            let may_have_blocks = sum.n_blocks() >= MIN_PARTS || find_split(module, reduce, true).is_some();
+            is_written && is_computed && is_private && may_have_blocks
+        };
+        let readers: Vec<InstId> = sums.filter(joins).map(|(_, sum)| sum.reader).collect();
+        readers.into_iter().for_each(|reader| self.column_readers[reader] = true);
+    }
+
     /// Whether the threads that have a row compute both ends of an edge.
     fn stays_in_row(&self, operand: InstId, inst: InstId, slot: usize) -> bool {
         match self.rows[inst] {
@@ -237,13 +266,13 @@ impl Edges {
                 // What is computed again in each fusion reads memory or what is so too; a reduction's result is memory.
                 let is_read_once = self.roles[inst] == Role::Fusable || self.roles[operand] == Role::Repeatable;
                 let is_memory = is_reduce(module, operand) && !self.is_epilogue(module, inst, operand);
-                let stays_in_row = can && self.stays_in_row(operand, inst, k);
-                let joins = stays_in_row || joins && can && is_read_once && !is_memory;
+                // The threads of the operand's elements compute what is made of them here.
+                let stays = can && (self.stays_in_row(operand, inst, k) || k == 0 && self.column_readers[inst]);
+                let joins = stays || joins && can && is_read_once && !is_memory;
                 fusable.push(joins);
                 if joins {
                     weight[inst] = weight[inst].saturating_add(weight[operand]);
-                    self.changes_dims[inst] |=
-                        reach != Reach::Same && self.roles[operand] == Role::Fusable && !stays_in_row;
+                    self.changes_dims[inst] |= reach != Reach::Same && self.roles[operand] == Role::Fusable && !stays;
                 }
             }
             self.is_fusable[inst] = fusable;
@@ -286,6 +315,19 @@ impl Edges {
         let n_reduced_bytes = module.inst(reduce).operands.first().map_or(0, bytes);
         let n_read_bytes: u64 = sources.iter().map(bytes).sum();
         if n_read_bytes <= n_reduced_bytes * 9 / 4 { found } else { Vec::new() }
+    }
+
+    /// Parts the sums of a group's columns from what is summed and written. Returns how many.
+    pub(super) fn cut_columns(&mut self, members: &[InstId]) -> usize {
+        let mut n_cut = 0;
+        for &member in members {
+            if std::mem::take(&mut self.column_readers[member]) {
+                self.cut_edge(member, 0);
+                n_cut += 1;
+            }
+            n_cut += usize::from(self.beside[member].take().is_some());
+        }
+        n_cut
     }
 
     /// Makes one edge not fusable.

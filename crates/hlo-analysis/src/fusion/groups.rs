@@ -1,9 +1,11 @@
 //! Which instructions go into one kernel.
 
 use super::edges::{Edges, is_reduce};
-use super::role::Role;
+use super::members::{Group, Marks, components, positions};
 use super::rows::RowPart;
+use super::siblings::put_beside;
 use super::stages::{Stages, find_stages};
+use super::sums::sums_of;
 use crate::values::tuple_elements;
 use hashbrown::HashSet;
 use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
@@ -22,19 +24,6 @@ impl Default for FusionLimits {
     fn default() -> FusionLimits {
         FusionLimits { max_arguments: 480, side_by_side_bytes: 2 << 20 }
     }
-}
-
-/// The instructions of one fusion.
-#[derive(Clone, Debug, Default)]
-pub struct Group {
-    /// Members in text order, without those that are computed again.
-    pub members: Vec<InstId>,
-    /// Members and all that is computed again for them, in text order.
-    pub all: Vec<InstId>,
-    /// What it reads from outside, in order of first use.
-    pub inputs: Vec<InstId>,
-    /// Members that are needed outside, in text order.
-    pub outputs: Vec<InstId>,
 }
 
 /// Most instructions on a way through a fusion: the emitter follows operands by recursion.
@@ -87,11 +76,13 @@ pub fn find_groups_of(module: &Module, comp: CompId, known: Option<StagedEdges>,
         None => (Edges::of(module, comp), None),
     };
     let has_cut = cut_long_chains(module, comp, &mut edges);
-    let mut known_stages = stages.filter(|_| !has_cut);
-    let mut position: InstMap<u32> = InstMap::of(module, comp);
-    for (i, &inst) in module.comp(comp).insts.iter().enumerate() {
-        position[inst] = i as u32;
-    }
+    let stages = match stages.filter(|_| !has_cut) {
+        Some(stages) => stages,
+        None => find_stages(module, comp, &edges).0,
+    };
+    let position = positions(module, comp);
+    let has_siblings = put_beside(module, comp, &mut edges, &stages);
+    let mut known_stages = Some(stages).filter(|_| !has_siblings);
     let mut marks = Marks::of(module, comp);
     let dims_of = |&o: &InstId| module.shape(o).as_array().map(|a| &a.dims);
     // Results of different dims would be computed by different threads: cut where dims change, and number again.
@@ -110,7 +101,17 @@ pub fn find_groups_of(module: &Module, comp: CompId, known: Option<StagedEdges>,
                     n_cut += 1;
                 }
             }
-            let mut dims = group.outputs.iter().filter(|&&o| !is_of_row(module, &edges, group, o)).map(dims_of);
+            let sums = sums_of(module, &edges, &group.members, &group.outputs);
+            if sums.is_none() {
+                let n_parted = edges.cut_columns(&group.members);
+                n_cut += n_parted;
+                if n_parted > 0 {
+                    continue;
+                }
+            }
+            let sums = sums.unwrap_or_default();
+            let is_own = |output: &&InstId| !sums.contains(output) && !is_of_row(module, &edges, group, **output);
+            let mut dims = group.outputs.iter().filter(is_own).map(dims_of);
             let first = dims.next();
             if dims.any(|other| Some(other) != first) {
                 let changing = changing_members(module, &edges, group);
@@ -173,102 +174,6 @@ fn is_worth_it(module: &Module, group: &Group) -> bool {
     let n_members = group.all.iter().filter(counts).count();
     let has_arithmetic = group.members.iter().any(|&m| !hlo_ir::view::is_view(module, m));
     n_members > 1 && has_arithmetic && !group.outputs.is_empty()
-}
-
-/// Connected fusable instructions of one stage.
-fn components(module: &Module, comp: CompId, edges: &Edges, stages: &Stages) -> Vec<Vec<InstId>> {
-    let mut leader: InstMap<Option<InstId>> = InstMap::of(module, comp);
-    fn find(leader: &mut InstMap<Option<InstId>>, mut inst: InstId) -> InstId {
-        while let Some(up) = leader[inst] {
-            if let Some(above) = leader[up] {
-                leader[inst] = Some(above);
-            }
-            inst = up;
-        }
-        inst
-    }
-    for &inst in edges.order.iter().filter(|&&i| edges.roles[i] == Role::Fusable) {
-        for (&operand, &is_fusable) in module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]) {
-            if is_fusable && edges.roles[operand] == Role::Fusable && stages[operand] == stages[inst] {
-                let (a, b) = (find(&mut leader, operand), find(&mut leader, inst));
-                if a != b {
-                    leader[b] = Some(a);
-                }
-            }
-        }
-    }
-    let mut of_leader: InstMap<Option<u32>> = InstMap::of(module, comp);
-    let mut found: Vec<Vec<InstId>> = Vec::new();
-    for &inst in edges.order.iter().filter(|&&i| edges.roles[i] == Role::Fusable) {
-        let first = find(&mut leader, inst);
-        let slot = *of_leader[first].get_or_insert_with(|| {
-            found.push(Vec::new());
-            found.len() as u32 - 1
-        });
-        found[slot as usize].push(inst);
-    }
-    found
-}
-
-/// What an instruction is to the group that is being completed.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Place {
-    #[default]
-    Unseen,
-    Member,
-    /// Computed again by the group.
-    Repeated,
-    Input,
-}
-
-/// For each instruction of a computation its place in one group after another: the number of the group, and the place.
-struct Marks {
-    places: InstMap<(u32, Place)>,
-    group: u32,
-}
-
-impl Marks {
-    fn of(module: &Module, comp: CompId) -> Marks {
-        Marks { places: InstMap::of(module, comp), group: 0 }
-    }
-
-    fn place(&self, inst: InstId) -> Place {
-        let (group, place) = self.places[inst];
-        if group == self.group { place } else { Place::Unseen }
-    }
-
-    /// Finds what members repeat, read and give.
-    fn complete(&mut self, module: &Module, edges: &Edges, position: &InstMap<u32>, members: Vec<InstId>) -> Group {
-        self.group += 1;
-        members.iter().for_each(|&member| self.places[member] = (self.group, Place::Member));
-        let mut work: Vec<InstId> = members.clone();
-        let mut all = members.clone();
-        let mut inputs = Vec::new();
-        while let Some(inst) = work.pop() {
-            for (&operand, &is_fusable) in module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]) {
-                let place = self.place(operand);
-                if place == Place::Member || place == Place::Repeated {
-                    continue;
-                }
-                if is_fusable && edges.roles[operand] == Role::Repeatable {
-                    self.places[operand] = (self.group, Place::Repeated);
-                    all.push(operand);
-                    work.push(operand);
-                } else if place == Place::Unseen {
-                    self.places[operand] = (self.group, Place::Input);
-                    inputs.push(operand);
-                }
-            }
-        }
-        // A member's operand may have become an input and been taken in later by another way.
-        inputs.retain(|&input| self.place(input) == Place::Input);
-        inputs.sort_unstable_by_key(|&inst| position[inst]);
-        all.sort_unstable_by_key(|&inst| position[inst]);
-        let is_outside = |user: &InstId| self.place(*user) != Place::Member;
-        let is_needed = |m: &InstId| edges.root == Some(*m) || edges.users[*m].iter().any(is_outside);
-        let outputs = members.iter().copied().filter(is_needed).collect();
-        Group { members, all, inputs, outputs }
-    }
 }
 
 /// Groups that are to become one.

@@ -8,19 +8,26 @@
 //! **Requires** nothing. Cost: linear but for sorting.
 
 mod build;
+mod columns;
 mod edges;
 mod groups;
 mod lift_views;
+mod members;
 mod neutral;
 mod prepare;
 mod repeat;
 mod role;
 mod rows;
+mod siblings;
+mod split;
 mod spreads;
 mod stages;
+mod sums;
 
 pub use build::build_fusions;
+pub use columns::{COLUMNS_OF_BLOCK, ColumnSum, column_sum, may_be_of_rows, n_column_dims};
 pub use edges::is_reduce;
-pub use groups::{FusionLimits, Group, StagedEdges, find_groups, find_groups_of};
+pub use groups::{FusionLimits, StagedEdges, find_groups, find_groups_of};
+pub use members::Group;
 pub use prepare::{Prepared, prepare, prepare_and_stage};
 pub use rows::trailing_reduction;

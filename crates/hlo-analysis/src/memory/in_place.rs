@@ -1,6 +1,7 @@
 //! What shares memory: results that are another view of an operand, and operands whose memory a result may take over.
 
-use crate::values::{LeafRun, Through, handed_on, hands_on};
+use crate::fusion::column_sum;
+use crate::values::{LeafRun, Through, handed_on, hands_on, tuple_elements};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::memory_space::leaves_on_host;
 use hlo_ir::op::FactorRule;
@@ -77,13 +78,18 @@ fn mark(flags: &mut [bool], operand: i64) {
 
 /// For each parameter of a fused computation, whether every result element needs only its element at the same place:
 /// then the fusion may write over it. One walk from the root: what an op reads elsewhere than at the place it writes is
-/// not overwritable, and neither is anything that goes into it.
+/// not overwritable, and neither is anything that goes into it. A sum of columns among the results is of elements that the same threads
+/// compute.
 fn overwritable_params(module: &Module, comp: CompId) -> Vec<bool> {
     let mut read_elsewhere: InstMap<bool> = InstMap::of(module, comp);
+    let root = module.comp(comp).root.expand();
+    let results = root.and_then(|root| tuple_elements(module, root)).unwrap_or_default();
+    let is_sum = |inst: InstId| results.contains(&inst) && column_sum(module, inst).is_some();
     for &inst in module.comp(comp).insts.iter().rev() {
         let instruction = module.inst(inst);
         let row = instruction.opcode.row();
         let is_handed_on = hands_on(module, inst, Through::COPIES) || viewed(module, inst).is_some();
+        let is_handed_on = is_handed_on || is_sum(inst);
         let is_in_place = |i: usize| is_handed_on || row.factors.reads_where_it_writes(i);
         let is_bad = read_elsewhere[inst];
         for (i, &operand) in instruction.operands.iter().enumerate() {

@@ -21,7 +21,8 @@
 //! go together, with all results that are needed elsewhere; so do producers that one consumer alone reads through a
 //! transpose, slice, pad, broadcast or reduction. What costs nothing to do again (constants, iotas, broadcasts, views) is done
 //! again in each fusion. Reductions and sorts of several operands take in the iotas among these ([`fills`]), convolutions what follows them element by
-//! element ([`convolutions`]). 3. Small fusions whose results leave the computation (the updates of biases and scales) go
+//! element ([`convolutions`]). 3. Sums of columns (the gradients of biases, of a norm's scale) go to the kernel that computes what they
+//! sum, or that reads what they read, row by row or element by element: each of its blocks adds up a part. 4. Small fusions whose results leave the computation (the updates of biases and scales) go
 //! together into one, side by side; so do those that read parameters alone (weights in another type).
 //!
 //! **What it does not do.** No expensive arithmetic is done twice: a value that two fusions need is written to memory, unless a few

@@ -484,10 +484,10 @@ impl<'m> Emitter<'m> {
         found
     }
 
-    /// Says where in memory the element at `index` of a row-major array of these dims lies.
-    pub(super) fn know_position(&mut self, index: &[Atom], dims: &[i64], position: Atom) {
-        let wide = (0..dims.len()).rev().filter(|&dim| dims[dim] != 1);
-        self.linear.insert(Linear { dims: wide.map(|dim| (dims[dim], index[dim])).collect() }, position);
+    /// Says where in memory the element at `index` of an array of these dims lies, of which `order` has the fastest first.
+    pub(super) fn know_position(&mut self, index: &[Atom], dims: &[i64], order: &[usize], position: Atom) {
+        let wide = order.iter().filter(|&&dim| dims[dim] != 1);
+        self.linear.insert(Linear { dims: wide.map(|&dim| (dims[dim], index[dim])).collect() }, position);
     }
 
     /// The position of the element at `index`, if it is known without arithmetic.

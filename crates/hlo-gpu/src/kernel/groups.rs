@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use hlo_ir::{InstId, Module, Opcode};
 
+use super::column_team::{self, ColumnTeam};
 use super::conv_tiles::{self, ConvTiles};
 use super::emitter::{Argument, Atom, Binding, Emitter, FrameId, Preloaded, ScopeKind};
 use super::group::{BlockRange, ResultGroup, either_way};
@@ -37,6 +38,8 @@ pub(super) enum Form {
     Tiles(Tiles),
     /// A row for each team.
     RowTeam(RowTeam),
+    /// Columns of some rows for each block, which are summed too.
+    Columns(ColumnTeam),
     /// The rows of a scatter.
     ScatterRows(ScatterRows),
     /// The rows of a sort.
@@ -49,7 +52,7 @@ pub(super) enum Form {
 #[derive(Clone, Debug)]
 pub(super) struct FormedGroup {
     pub group: ResultGroup,
-    form: Form,
+    pub form: Form,
 }
 
 impl FormedGroup {
@@ -62,6 +65,7 @@ impl FormedGroup {
     pub(super) fn has_team(&self) -> bool {
         match &self.form {
             Form::Team(team) | Form::RowTeam(RowTeam { team, .. }) => *team != Team::Thread,
+            Form::Columns(_) => true,
             Form::Elemental
             | Form::Packs { .. }
             | Form::Tiles(_)
@@ -76,6 +80,7 @@ impl FormedGroup {
         match &self.form {
             Form::Team(team) => team.block(),
             Form::RowTeam(rows) => rows.team.block(),
+            Form::Columns(_) => column_team::TEAM.block(),
             Form::SortRows(rows) => rows.block(),
             Form::Elemental | Form::Packs { .. } | Form::Tiles(_) | Form::ScatterRows(_) | Form::Product(_) => BLOCK,
         }
@@ -90,6 +95,13 @@ pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, opti
         let is_one_layout = are_one_layout(signature, &results);
         let group = ResultGroup { results, sources, is_one_layout, n_elems: rows.n_rows() };
         return vec![FormedGroup { group, form: Form::RowTeam(rows) }];
+    }
+    if let (false, Some(columns)) = (options.is_elemental_only, column_team::choose(module, reach, signature)) {
+        let sources = reach.roots.iter().map(|root| (root.inst, root.leaf)).collect();
+        let results: Vec<usize> = (0..reach.roots.len()).collect();
+        let is_one_layout = are_one_layout(signature, &columns.whole);
+        let group = ResultGroup { results, sources, is_one_layout, n_elems: columns.n_elems() };
+        return vec![FormedGroup { group, form: Form::Columns(columns) }];
     }
     let mut of_result: Vec<usize> = (0..reach.roots.len()).collect();
     let mut owner: HashMap<(InstId, &[i64]), usize> = HashMap::new();
@@ -246,9 +258,12 @@ pub(super) fn write(
     for (i, formed) in groups.iter().enumerate() {
         let group = &formed.group;
         let per_block = match &formed.form {
-            Form::Elemental | Form::Tiles(_) | Form::ScatterRows(_) | Form::SortRows(_) | Form::Product(_) => {
-                u64::from(block)
-            }
+            Form::Elemental
+            | Form::Tiles(_)
+            | Form::Columns(_)
+            | Form::ScatterRows(_)
+            | Form::SortRows(_)
+            | Form::Product(_) => u64::from(block),
             Form::Team(Team::Warp) | Form::RowTeam(RowTeam { team: Team::Warp, .. }) => u64::from(block / 32),
             Form::RowTeam(rows) => u64::from(rows.team.elems_of_block()),
             Form::Team(team) => u64::from(team.elems_of_block()),
@@ -258,8 +273,10 @@ pub(super) fn write(
             Form::ScatterRows(rows) => rows.n_blocks(block),
             Form::SortRows(rows) => rows.n_blocks().clamp(1, MAX_BLOCKS),
             Form::Product(tiles) => (tiles.n_tiles() as u64).clamp(1, MAX_BLOCKS),
+            Form::Columns(columns) => (columns.n_tiles() as u64).clamp(1, MAX_BLOCKS),
             Form::Tiles(tiles) => (tiles.n_tiles(&results[group.results[0]].shape.dims) as u64).clamp(1, MAX_BLOCKS),
-            Form::Elemental | Form::Team(_) | Form::RowTeam(_) | Form::Packs { .. } => {
+            Form::RowTeam(rows) => rows.n_blocks(per_block).clamp(1, MAX_BLOCKS),
+            Form::Elemental | Form::Team(_) | Form::Packs { .. } => {
                 (group.n_elems.max(0) as u64).div_ceil(per_block).clamp(1, MAX_BLOCKS)
             }
         } as u32;
@@ -305,6 +322,7 @@ fn write_group(
         }
         Form::Team(team) => write_team(e, frame, group, results, blocks, *team),
         Form::RowTeam(rows) => rows.write(e, frame, group, results, blocks),
+        Form::Columns(columns) => columns.write(e, frame, group, results, blocks),
         Form::Packs { n_elems, loaded } => write_packs(e, frame, group, results, blocks, (*n_elems, loaded)),
         Form::Tiles(tiles) => tiles.write(e, frame, group, results, blocks),
         Form::Product(tiles) => tiles.write(e, frame, group, results, blocks),

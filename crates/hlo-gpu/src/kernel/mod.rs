@@ -6,6 +6,7 @@
 //! products ([`conv_tiles`]), 16-byte accesses for elementwise kernels. Results of
 //! different dims are computed by different blocks of one launch.
 
+mod column_team;
 mod contraction;
 mod conv_tiles;
 mod device_reduction;
@@ -18,6 +19,7 @@ mod indexing;
 mod places;
 mod reach;
 mod reduction;
+mod row_sums;
 mod row_team;
 mod row_walk;
 mod scalar;
@@ -48,6 +50,7 @@ use crate::plan::{Access, Kernel};
 pub use device_reduction::device_reduction;
 use dtype::CType;
 use emitter::{Argument, Binding, Emitter};
+use groups::{Form, FormedGroup};
 
 /// What stands before the kernels of a program: types and arithmetic, the functions that rows of the op table describe,
 /// and what else kernels call.
@@ -147,6 +150,7 @@ pub fn emit(module: &Module, inst: InstId, options: &EmitOptions) -> Result<Emit
     }
     let updatable = match groups.as_slice() {
         [only] if only.is_of_rows() => reach::updatable_rows(&signature, &emitter.rows_read),
+        [FormedGroup { group, form: Form::Columns(columns) }] => columns.updatable(module, &reach, group, &signature),
         _ => reach::updatable(module, &reach, groups.iter().map(|formed| &formed.group), &signature),
     };
     let body = emitter.into_text();

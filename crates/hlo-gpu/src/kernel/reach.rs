@@ -15,6 +15,7 @@ pub(super) struct Reach {
 }
 
 /// One result.
+#[derive(Clone, Debug)]
 pub(super) struct Root {
     /// Where its elements come from, tuples seen through.
     pub inst: InstId,
@@ -70,7 +71,8 @@ fn keeps_place(module: &Module, inst: InstId, operand: InstId) -> bool {
 }
 
 impl Root {
-    fn new(module: &Module, bindings: &HashMap<InstId, Binding>, inst: InstId, leaf: usize) -> Root {
+    /// What a leaf of `inst` is computed from.
+    pub(super) fn new(module: &Module, bindings: &HashMap<InstId, Binding>, inst: InstId, leaf: usize) -> Root {
         let mut root = Root { inst, leaf, all: BTreeSet::new(), in_place: Vec::new(), elsewhere: HashSet::new() };
         let mut seen = HashSet::new();
         let mut stack = vec![(inst, true)];

@@ -1,9 +1,12 @@
 //! Rows for each team: a team computes the reductions of a row and then, with these, the row's elements.
 //!
+//! Sums of columns (the gradients of a norm's scale and bias) are added up on the way: a block has the rows of one part, and each
+//! thread keeps the sums of its elements ([`super::row_sums`]).
+//!
 //! The emitter puts the code of a value where all that it depends on is known, so a reduction of the row goes before the
 //! loop over the row's elements. The row is read once from memory, and again from the cache.
 
-use hlo_analysis::fusion::trailing_reduction;
+use hlo_analysis::fusion::{column_sum, may_be_of_rows, trailing_reduction};
 use hlo_ir::{InstId, Module, Opcode};
 use smallvec::SmallVec;
 
@@ -12,7 +15,8 @@ use super::dtype::CType;
 use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind};
 use super::group::{BlockRange, ResultGroup};
 use super::reach::Reach;
-use super::row_walk::{RowWalk, has_rows};
+use super::row_sums::{KeptSum, RowSums};
+use super::row_walk::{PackAt, RowWalk, has_rows};
 use super::team::Team;
 use crate::GpuError;
 
@@ -31,6 +35,8 @@ pub(super) struct RowTeam {
     /// The fusion's results: whole rows, and one element for each row.
     whole: Vec<usize>,
     of_row: Vec<usize>,
+    /// Sums of columns.
+    sums: Option<RowSums>,
 }
 
 /// Shorter rows of which nothing but the reduction is wanted are read element by element.
@@ -43,14 +49,16 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
     let all = || reach.roots.iter().flat_map(|root| root.all.iter().copied()).filter(inside);
     let (dims, n_kept) = all().find_map(|inst| rows_of(module, inst))?;
     let long = |dims: &[i64]| dims.iter().copied().filter(|&n| n != 1).collect::<SmallVec<[i64; 4]>>();
-    let (mut whole, mut of_row) = (Vec::new(), Vec::new());
+    let (mut whole, mut of_row, mut sums) = (Vec::new(), Vec::new(), Vec::new());
     for (i, result) in signature.results.iter().enumerate() {
         if result.shape.dims[..] == dims[..] {
             whole.push(i);
         } else if long(&result.shape.dims) == long(&dims[..n_kept]) {
             of_row.push(i);
         } else {
-            return None;
+            let inst = reach.roots[i].inst;
+            let sum = column_sum(module, inst).filter(|sum| inside(&inst) && may_be_of_rows(module, sum))?;
+            sums.push((i, inst, sum));
         }
     }
     let is_carried_back = |inst: InstId| {
@@ -72,7 +80,11 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
         _ if fits(32) => Team::Warp,
         _ => Team::Block(block),
     };
-    Some(RowTeam { team, dims, n_kept, whole, of_row })
+    let sums = match sums.is_empty() {
+        true => None,
+        false => Some(RowSums::new(module, sums, &dims, n_columns)?),
+    };
+    Some(RowTeam { team, dims, n_kept, whole, of_row, sums })
 }
 
 /// The operand's dims and how many of them a reduction of rows keeps.
@@ -82,7 +94,22 @@ fn rows_of(module: &Module, inst: InstId) -> Option<(SmallVec<[i64; 4]>, usize)>
     (dims[n_kept..].iter().product::<i64>() > 1).then(|| (SmallVec::from_slice(dims), n_kept))
 }
 
+/// Which rows a block goes over: from the first one on, before the end, so many at a time.
+struct Rows {
+    first: String,
+    end: String,
+    step: i64,
+}
+
 impl RowTeam {
+    /// Blocks that take part: one for each part of a sum of columns, or enough for all rows.
+    pub(super) fn n_blocks(&self, per_block: u64) -> u64 {
+        match &self.sums {
+            Some(sums) => sums.n_parts() as u64,
+            None => (self.n_rows().max(0) as u64).div_ceil(per_block),
+        }
+    }
+
     /// Rows that there are.
     pub(super) fn n_rows(&self) -> i64 {
         self.dims[..self.n_kept].iter().product()
@@ -103,42 +130,67 @@ impl RowTeam {
         let walk = RowWalk::new(e, team, (&self.dims, self.n_kept), &written);
         e.rows_read.in_packs.extend(walk.operands());
         e.rows_read.written.extend(written.iter().map(|&(result, _)| result));
+        let Some(sums) = &self.sums else {
+            let (start, step) = (blocks.block_number(), i64::from(blocks.n_blocks) * blocks.per_block);
+            let rows = Rows { first: format!("{start} * {}", blocks.per_block), end: n_rows.to_string(), step };
+            return self.write_rows(e, frame, group, results, (&walk, rows, &[]));
+        };
+        let part = e.loop_variable();
+        let (start, n_parts) = (blocks.block_number(), sums.n_parts());
+        let header = format!("for (idx {part} = {start}; {part} < {n_parts}; {part} += {})", blocks.n_blocks);
+        e.scope(ScopeKind::Loop, header, |e| {
+            let kept = sums.start(e, frame, &walk)?;
+            let first = e.affine(part, sums.n_rows(), 0);
+            let end = e.affine(first, 1, sums.n_rows());
+            let rows = Rows { first: first.to_string(), end: end.to_string(), step: blocks.per_block };
+            self.write_rows(e, frame, group, results, (&walk, rows, &kept))?;
+            sums.write(e, frame, results, (&walk, team, part), &kept)
+        })
+    }
+
+    /// The loop over some rows; `kept` are the sums of columns.
+    fn write_rows(
+        &self,
+        e: &mut Emitter<'_>,
+        frame: FrameId,
+        group: &ResultGroup,
+        results: &[Argument],
+        (walk, rows, kept): (&RowWalk, Rows, &[KeptSum]),
+    ) -> Result<(), GpuError> {
+        let Rows { first, end, step } = rows;
+        let team = self.team;
         let base = e.loop_variable();
-        let (start, step) = (blocks.block_number(), i64::from(blocks.n_blocks) * blocks.per_block);
-        let header = format!("for (idx {base} = {start} * {}; {base} < {n_rows}; {base} += {step})", blocks.per_block);
+        let header = format!("for (idx {base} = {first}; {base} < {end}; {base} += {step})");
         e.team = Some(team);
         e.team_depth = e.depth() + 1;
         let result = e.scope(ScopeKind::Loop, header, |e| {
             let depth = e.depth();
             let mine = e.bind(format!("{base} + (idx){}", team.element()), depth);
             // Threads beyond the end go along, for those that wait for them.
-            let row = e.bind(format!("{mine} < {n_rows} ? {mine} : {}", n_rows - 1), depth);
+            let row = e.bind(format!("{mine} < {end} ? {mine} : {end} - 1"), depth);
             let walk = walk.over(e, row);
             e.row = Some(walk.clone());
             walk.load(e)?;
+            let is_own = (team.elems_of_block() > 1).then(|| format!("{mine} < {end}"));
             // All reductions of the row come before any element is written, which may lie where one is read.
-            self.write_values(e, frame, group, results, (&walk, mine))?;
-            self.write_elements(e, frame, group, results, (&walk, mine))
+            self.write_values(e, frame, group, results, (&walk, mine, &end))?;
+            self.write_elements(e, frame, group, results, (&walk, is_own, kept))
         });
         (e.team, e.row) = (None, None);
         result
     }
 
-    /// The results that are whole rows.
+    /// The results that are whole rows, and what is summed.
     fn write_elements(
         &self,
         e: &mut Emitter<'_>,
         frame: FrameId,
         group: &ResultGroup,
         results: &[Argument],
-        (walk, mine): (&RowWalk, Atom),
+        (walk, is_own, kept): (&RowWalk, Option<String>, &[KeptSum]),
     ) -> Result<(), GpuError> {
-        if self.whole.is_empty() {
-            return Ok(());
-        }
         let whole = group.only(&self.whole);
-        let condition = (self.team.elems_of_block() > 1).then(|| format!("{mine} < {}", self.n_rows()));
-        walk.each_pack(e, &mut |e, pack| {
+        let each: &mut dyn FnMut(&mut Emitter<'_>, &PackAt<'_>) -> Result<(), GpuError> = &mut |e, pack| {
             let mut packs: Vec<(usize, String)> = Vec::new();
             for &result in self.whole.iter().filter(|&&result| results[result].shape.is_row_major()) {
                 let name = e.fresh("w");
@@ -147,7 +199,10 @@ impl RowTeam {
             }
             pack.each_element(e, &mut |e, k, index| {
                 let stores = whole.values_at(e, frame, results, index)?;
-                let guard = condition.as_ref().map_or(String::new(), |condition| format!("if ({condition}) "));
+                for sum in kept {
+                    sum.add(e, frame, pack, (k, index), is_own.as_deref())?;
+                }
+                let guard = is_own.as_ref().map_or(String::new(), |condition| format!("if ({condition}) "));
                 for (result, at, value) in &stores {
                     match packs.iter().find(|(packed, _)| packed == result) {
                         Some((_, name)) => e.line(format!("{name}.elems[{k}] = {value};")),
@@ -156,9 +211,14 @@ impl RowTeam {
                 }
                 Ok(())
             })?;
-            pack.store(e, &packs, condition.as_deref());
+            pack.store(e, &packs, is_own.as_deref());
             Ok(())
-        })
+        };
+        match (kept, self.whole.as_slice()) {
+            ([], []) => Ok(()),
+            ([], _) => walk.each_pack(e, each),
+            _ => walk.each_pack_unrolled(e, each),
+        }
     }
 
     /// The results of which a row has one element.
@@ -168,7 +228,7 @@ impl RowTeam {
         frame: FrameId,
         group: &ResultGroup,
         results: &[Argument],
-        (walk, mine): (&RowWalk, Atom),
+        (walk, mine, end): (&RowWalk, Atom, &str),
     ) -> Result<(), GpuError> {
         let mut stores = Vec::new();
         for &result in &self.of_row {
@@ -182,7 +242,7 @@ impl RowTeam {
         if stores.is_empty() {
             return Ok(());
         }
-        let header = format!("if ({} == 0 && {mine} < {})", self.team.part(), self.n_rows());
+        let header = format!("if ({} == 0 && {mine} < {end})", self.team.part());
         e.scope(ScopeKind::Branch, header, |e| {
             stores.iter().for_each(|(result, at, value)| e.line(format!("r{result}[{at}] = {value};")));
             Ok(())

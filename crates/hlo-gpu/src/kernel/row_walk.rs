@@ -62,6 +62,8 @@ pub(super) struct PackAt<'w> {
     first: Atom,
     /// What the packs of operands are called.
     names: Vec<String>,
+    /// The number of the thread's pack, where rounds are unrolled.
+    round: Atom,
     /// Where a row is no whole number of packs: the first element that is the row's, and the one after the last.
     bounds: Option<(Atom, Atom)>,
 }
@@ -138,7 +140,7 @@ impl RowWalk {
         if !self.is_kept {
             return Ok(());
         }
-        let of_thread = packs_of_thread(self.n_columns(), self.n_elems, self.team);
+        let of_thread = self.packs_of_thread();
         for (i, stored) in &self.loaded {
             e.line(format!("hlo::Pack<{stored}, {}> q{i}[{of_thread}];", self.n_elems));
         }
@@ -156,7 +158,7 @@ impl RowWalk {
             let low = e.bind(format!("{first} < 0 ? -{first} : 0"), depth);
             (low, e.bind(format!("{n_columns} - {first} < {n} ? {n_columns} - {first} : {n}"), depth))
         });
-        PackAt { walk: self, first, names, bounds }
+        PackAt { walk: self, first, names, round: Atom::Const(0), bounds }
     }
 
     /// Rounds in which a thread goes through packs, the row's first ones or those from `base` on: the number of the round and where
@@ -191,6 +193,51 @@ impl RowWalk {
         format!("{pack} * {}{shift}", self.n_elems)
     }
 
+    /// Goes over the row's packs in rounds that the compiler unrolls, so that a thread may have variables for each of its elements.
+    pub(super) fn each_pack_unrolled(
+        &self,
+        e: &mut Emitter<'_>,
+        body: &mut dyn FnMut(&mut Emitter<'_>, &PackAt<'_>) -> Result<(), GpuError>,
+    ) -> Result<(), GpuError> {
+        self.each_round(e, (None, self.packs_of_thread()), &mut |e, round, first| {
+            let names: Vec<String> = match self.is_kept {
+                true => self.loaded.iter().map(|(i, _)| format!("q{i}[{round}]")).collect(),
+                false => self.loaded.iter().map(|_| e.fresh("q")).collect(),
+            };
+            if !self.is_kept {
+                for ((_, stored), name) in self.loaded.iter().zip(&names) {
+                    e.line(format!("hlo::Pack<{stored}, {}> {name};", self.n_elems));
+                }
+            }
+            let pack = PackAt { round, ..self.pack_at(e, first, names) };
+            if !self.is_kept {
+                pack.load(e);
+            }
+            body(e, &pack)
+        })
+    }
+
+    /// Goes over the elements of a thread, by their number among these and their column.
+    pub(super) fn each_pack_place(
+        &self,
+        e: &mut Emitter<'_>,
+        body: &mut dyn FnMut(&mut Emitter<'_>, &str, &str),
+    ) -> Result<(), GpuError> {
+        self.each_round(e, (None, self.packs_of_thread()), &mut |e, round, first| {
+            let n_elems = self.n_elems;
+            let header = format!("#pragma unroll\nfor (int k = 0; k < {n_elems}; ++k)");
+            e.scope(ScopeKind::Divided, header, |e| {
+                body(e, &format!("{round} * {n_elems} + k"), &format!("{first} + k"));
+                Ok(())
+            })
+        })
+    }
+
+    /// Packs that a thread takes of a row at most.
+    pub(super) fn packs_of_thread(&self) -> i64 {
+        packs_of_thread(self.n_columns(), self.n_elems, self.team)
+    }
+
     /// Goes over the row's packs.
     pub(super) fn each_pack(
         &self,
@@ -199,7 +246,7 @@ impl RowWalk {
     ) -> Result<(), GpuError> {
         let (n_columns, n_elems, stride) = (self.n_columns(), self.n_elems, self.team.n_parts() * self.n_elems);
         if self.is_kept {
-            let of_thread = packs_of_thread(n_columns, n_elems, self.team);
+            let of_thread = self.packs_of_thread();
             return self.each_round(e, (None, of_thread), &mut |e, round, first| {
                 let names = self.loaded.iter().map(|(i, _)| format!("q{i}[{round}]")).collect();
                 let pack = self.pack_at(e, first, names);
@@ -246,6 +293,11 @@ impl RowWalk {
 }
 
 impl PackAt<'_> {
+    /// The number of the pack's element `k` among the thread's, where rounds are unrolled.
+    pub(super) fn element_of_thread(&self, k: Atom) -> String {
+        format!("{} * {} + {k}", self.round, self.walk.n_elems)
+    }
+
     /// Writes accesses of the whole pack, or of its elements one by one.
     fn access(&self, e: &mut Emitter<'_>, what: &str, arrays: &[(String, String)]) {
         let walk = self.walk;
@@ -315,7 +367,8 @@ impl PackAt<'_> {
         let tail = e.index_at(column, columns, &order);
         let index: Index = walk.kept.iter().chain(&tail).copied().collect();
         let position = e.sum(walk.start, column);
-        e.know_position(&index, &walk.dims, position);
+        let order: SmallVec<[usize; 4]> = (0..walk.dims.len()).rev().collect();
+        e.know_position(&index, &walk.dims, &order, position);
         let n_before = e.preloaded.len();
         let ahead = walk.loaded.iter().zip(&self.names);
         e.preloaded.extend(ahead.map(|(&(argument, _), name)| Preloaded {
