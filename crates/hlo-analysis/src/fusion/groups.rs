@@ -1,5 +1,6 @@
 //! Which instructions go into one kernel.
 
+use super::columns::column_sum;
 use super::edges::{Edges, is_reduce};
 use super::members::{Group, Marks, components, positions};
 use super::rows::RowPart;
@@ -9,6 +10,7 @@ use super::sums::sums_of;
 use crate::values::tuple_elements;
 use hashbrown::HashSet;
 use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
+use std::collections::BTreeMap;
 
 /// Limits of one kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +27,9 @@ impl Default for FusionLimits {
         FusionLimits { max_arguments: 480, side_by_side_bytes: 2 << 20 }
     }
 }
+
+/// Rows of a short sum of columns, as the second step of a long one has them: some threads add them up one after the other.
+const MAX_ROWS_OF_SHORT_SUM: i64 = 1024;
 
 /// Most instructions on a way through a fusion: the emitter follows operands by recursion.
 const MAX_CHAIN: u32 = 256;
@@ -86,7 +91,7 @@ pub fn find_groups_of(module: &Module, comp: CompId, known: Option<StagedEdges>,
     let mut marks = Marks::of(module, comp);
     let dims_of = |&o: &InstId| module.shape(o).as_array().map(|a| &a.dims);
     // Results of different dims would be computed by different threads: cut where dims change, and number again.
-    let mut groups = loop {
+    let (mut groups, stages) = loop {
         let stages = known_stages.take().unwrap_or_else(|| find_stages(module, comp, &edges).0);
         let groups: Vec<Group> = components(module, comp, &edges, &stages)
             .into_iter()
@@ -120,11 +125,11 @@ pub fn find_groups_of(module: &Module, comp: CompId, known: Option<StagedEdges>,
             }
         }
         if n_cut == 0 {
-            break groups;
+            break (groups, stages);
         }
     };
     groups.retain(|group| group.inputs.len() + group.outputs.len() <= limits.max_arguments);
-    let mut groups = side_by_side(module, &edges, groups, limits, |mut members: Vec<InstId>| {
+    let mut groups = side_by_side(module, (&edges, &stages), groups, limits, |mut members: Vec<InstId>| {
         members.sort_unstable_by_key(|&inst| position[inst]);
         marks.complete(module, &edges, &position, members)
     });
@@ -217,11 +222,22 @@ fn is_given(module: &Module, mut value: InstId) -> bool {
     module.inst(value).opcode == Opcode::Parameter
 }
 
+/// Whether a group sums the columns of few rows, and does nothing but to use the results element by element.
+fn is_short_sum(module: &Module, group: &Group) -> bool {
+    let mut reduces = group.members.iter().copied().filter(|&member| is_reduce(module, member)).peekable();
+    let n_elems = |inst: InstId| module.shape(inst).as_array().map(|array| array.n_elems());
+    let Some(n_results) = reduces.peek().map(|&reduce| n_elems(reduce)) else { return false };
+    let is_short = |reduce: InstId| column_sum(module, reduce).is_some_and(|sum| sum.n_rows <= MAX_ROWS_OF_SHORT_SUM);
+    reduces.all(|reduce| n_elems(reduce) == n_results && is_short(reduce))
+        && group.outputs.iter().all(|&output| n_elems(output) == n_results)
+}
+
 /// Puts small fusions whose results nobody in the computation reads but its root into one, which `complete` makes of its members; and
-/// so those that read nothing but what is given, while these together are small, as their results wait for their users.
+/// so those that read nothing but what is given, while these together are small, as their results wait for their users. Short
+/// sums that have one stage wait for nothing of each other.
 fn side_by_side(
     module: &Module,
-    edges: &Edges,
+    (edges, stages): (&Edges, &Stages),
     groups: Vec<Group>,
     limits: FusionLimits,
     mut complete: impl FnMut(Vec<InstId>) -> Group,
@@ -239,20 +255,24 @@ fn side_by_side(
     let begins = |group: &Group| group.inputs.iter().all(|&input| is_given(module, input));
     let mut kept = Vec::new();
     let (mut leaving, mut beginning): (Option<Joined>, Option<Joined>) = (None, None);
+    let mut short_sums: BTreeMap<u32, Option<Joined>> = BTreeMap::new();
     let mut close = |mut joined: Joined| match joined.groups.len() {
         1 => joined.groups.pop(),
         _ => Some(complete(joined.groups.into_iter().flat_map(|group| group.members).collect())),
     };
     for group in groups {
         let has_reduce = group.members.iter().any(|&m| is_reduce(module, m));
-        let is_small = !has_reduce && !group.outputs.is_empty() && bytes(&group) <= limits.side_by_side_bytes;
-        let (open, most_bytes) = match (is_small && leaves(&group), is_small && begins(&group)) {
-            (true, _) => (&mut leaving, u64::MAX),
-            (false, true) => (&mut beginning, limits.side_by_side_bytes),
-            (false, false) => {
-                kept.push(group);
-                continue;
-            }
+        let is_short_sum = has_reduce && is_short_sum(module, &group);
+        let is_small = !group.outputs.is_empty() && bytes(&group) <= limits.side_by_side_bytes;
+        let (open, most_bytes) = if is_small && (!has_reduce || is_short_sum) && leaves(&group) {
+            (&mut leaving, u64::MAX)
+        } else if is_small && !has_reduce && begins(&group) {
+            (&mut beginning, limits.side_by_side_bytes)
+        } else if let Some(&first) = group.members.first().filter(|_| is_small && is_short_sum) {
+            (short_sums.entry(stages[first]).or_default(), limits.side_by_side_bytes)
+        } else {
+            kept.push(group);
+            continue;
         };
         let is_room = |joined: &Joined| {
             let together = joined.groups.iter().map(bytes).fold(bytes(&group), u64::saturating_add);
@@ -264,7 +284,7 @@ fn side_by_side(
             None => *open = Some(Joined::of(group)),
         }
     }
-    kept.extend(leaving.and_then(&mut close));
-    kept.extend(beginning.and_then(close));
+    let open = [leaving, beginning].into_iter().chain(short_sums.into_values());
+    kept.extend(open.flatten().filter_map(close));
     kept
 }

@@ -22,14 +22,15 @@
 //! transpose, slice, pad, broadcast or reduction. What costs nothing to do again (constants, iotas, broadcasts, views) is done
 //! again in each fusion. Reductions and sorts of several operands take in the iotas among these ([`fills`]), convolutions what follows them element by
 //! element ([`convolutions`]). 3. Sums of columns (the gradients of biases, of a norm's scale) go to the kernel that computes what they
-//! sum, or that reads what they read, row by row or element by element: each of its blocks adds up a part. 4. Small fusions whose results leave the computation (the updates of biases and scales) go
-//! together into one, side by side; so do those that read parameters alone (weights in another type).
+//! sum, or that reads what they read, row by row or element by element: each of its blocks adds up a part. 4. Small fusions whose
+//! results leave the computation (the updates of biases and scales) go together into one, side by side; so do those that read
+//! parameters alone (weights in another type), and short sums of one stage (the second steps of long ones).
 //!
 //! **What it does not do.** No expensive arithmetic is done twice: a value that two fusions need is written to memory, unless a few
 //! operations give it anew of others that are kept as long (see [`prepare_and_stage`]). What a
 //! reduction gives is used within its fusion element by element, where there are enough results or each is short, and for the rows
-//! that it comes from: softmax and the norms are one kernel. Dots,
-//! scatters, sorts, collectives, loops stay as they are.
+//! that it comes from: softmax and the norms are one kernel, and so are their gradients. Dots, scatters,
+//! sorts, collectives, loops stay as they are.
 //!
 //! **Algorithm.** Each instruction has a *stage*: an edge that cannot be fused leads to a later stage, one that can may stay
 //! within. So edges between different fusions lead to later stages always, and no cycle can come about.
