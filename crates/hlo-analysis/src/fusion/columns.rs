@@ -15,8 +15,6 @@ use smallvec::SmallVec;
 
 /// Columns that a block takes at a time.
 pub const COLUMNS_OF_BLOCK: i64 = 32;
-/// Blocks below which the elements are computed faster by a kernel of their own.
-pub(super) const MIN_PARTS: i64 = 128;
 /// Columns that the threads of a row can keep sums of, and what their number must be a multiple of: packs of 16 bytes.
 const COLUMNS_OF_ROW: std::ops::RangeInclusive<i64> = 32..=1 << 14;
 /// See [`COLUMNS_OF_ROW`].
@@ -41,6 +39,11 @@ impl ColumnSum {
     /// Whether both have the same parts of the same rows.
     pub fn is_alike(&self, other: &ColumnSum) -> bool {
         (self.n_parts, self.n_rows, self.n_columns) == (other.n_parts, other.n_rows, other.n_columns)
+    }
+
+    /// Elements that are summed.
+    pub fn n_elems(&self) -> i64 {
+        self.n_parts * self.n_rows * self.n_columns
     }
 
     /// Blocks that have 32 columns of a part each.
@@ -95,6 +98,25 @@ pub fn may_be_of_rows(module: &Module, sum: &ColumnSum) -> bool {
     let is_row_major = module.shape(sum.source).as_array().is_some_and(ArrayShape::is_row_major);
     is_row_major && COLUMNS_OF_ROW.contains(&sum.n_columns) && sum.n_columns % COLUMNS_OF_PACK == 0
 }
+
+/// Blocks of columns below which so many elements are computed faster by a kernel of their own: all processors have one, and the more
+/// elements there are, the more loads must be under way.
+pub(super) fn min_blocks(n_elems: i64) -> i64 {
+    (n_elems >> 13).clamp(MIN_BLOCKS, 1024)
+}
+
+/// The same for blocks of rows, whose threads load more at a time.
+pub(super) fn min_parts(n_elems: i64) -> i64 {
+    (n_elems >> 14).clamp(MIN_BLOCKS, 512)
+}
+
+/// Parts of sums by teams of rows at most: their results together are small beside what is summed.
+pub(super) fn max_parts(n_columns: i64) -> i64 {
+    ((1 << 18) / n_columns.max(1)).clamp(512, 4096)
+}
+
+/// Blocks of a launch at least: processors that a device has.
+const MIN_BLOCKS: i64 = 100;
 
 /// Rows of a part at least, where teams of threads have a row each: one for each warp, or some for all threads of a block.
 pub(super) fn rows_at_least(n_columns: i64) -> i64 {

@@ -14,7 +14,7 @@ use hlo_ir::view::is_view;
 use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
 use smallvec::SmallVec;
 
-use super::columns::{ColumnSum, MIN_PARTS, column_sum};
+use super::columns::{ColumnSum, column_sum, may_be_of_rows, min_blocks, min_parts};
 use super::role::Role;
 use super::rows::{RowPart, find_parts, is_elementwise_of};
 use super::split::find_split;
@@ -216,7 +216,9 @@ impl Edges {
                 at = view;
                 is_private &= self.users[view].len() == 1 && self.roles[view] == Role::Fusable;
             }
-            let may_have_blocks = sum.n_blocks() >= MIN_PARTS || find_split(module, reduce, true).is_some();
+            let is_for_rows = may_be_of_rows(module, &sum) && sum.n_parts >= min_parts(sum.n_elems());
+            let has_blocks = is_for_rows || sum.n_blocks() >= min_blocks(sum.n_elems());
+            let may_have_blocks = has_blocks || find_split(module, reduce, true).is_some();
             is_written && is_computed && is_private && may_have_blocks
         };
         let readers: Vec<InstId> = sums.filter(joins).map(|(_, sum)| sum.reader).collect();
@@ -317,17 +319,15 @@ impl Edges {
         if n_read_bytes <= n_reduced_bytes * 9 / 4 { found } else { Vec::new() }
     }
 
-    /// Parts the sums of a group's columns from what is summed and written. Returns how many.
-    pub(super) fn cut_columns(&mut self, members: &[InstId]) -> usize {
-        let mut n_cut = 0;
-        for &member in members {
-            if std::mem::take(&mut self.column_readers[member]) {
-                self.cut_edge(member, 0);
-                n_cut += 1;
-            }
-            n_cut += usize::from(self.beside[member].take().is_some());
+    /// Parts a sum of columns from what computes it or reads the same. Returns whether it was with either for the sum's sake.
+    pub(super) fn part_sum(&mut self, module: &Module, reduce: InstId) -> bool {
+        let Some(sum) = column_sum(module, reduce) else { return false };
+        let was_beside = self.beside[reduce].take().is_some();
+        let was_summed = std::mem::take(&mut self.column_readers[sum.reader]);
+        if was_summed {
+            self.cut_edge(sum.reader, 0);
         }
-        n_cut
+        was_beside || was_summed
     }
 
     /// Makes one edge not fusable.

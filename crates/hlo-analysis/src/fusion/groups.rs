@@ -107,15 +107,16 @@ pub fn find_groups_of(module: &Module, comp: CompId, known: Option<StagedEdges>,
                 }
             }
             let sums = sums_of(module, &edges, &group.members, &group.outputs);
-            if sums.is_none() {
-                let n_parted = edges.cut_columns(&group.members);
-                n_cut += n_parted;
-                if n_parted > 0 {
-                    continue;
-                }
+            let n_parted = sums.misfits.iter().filter(|&&sum| edges.part_sum(module, sum)).count();
+            if n_parted == 0 && !sums.fit.is_empty() {
+                sums.misfits.iter().for_each(|&sum| separate(module, &mut edges, sum));
+                n_cut += sums.misfits.len();
             }
-            let sums = sums.unwrap_or_default();
-            let is_own = |output: &&InstId| !sums.contains(output) && !is_of_row(module, &edges, group, **output);
+            n_cut += n_parted;
+            if n_cut > 0 && !sums.misfits.is_empty() {
+                continue;
+            }
+            let is_own = |output: &&InstId| !sums.fit.contains(output) && !is_of_row(module, &edges, group, **output);
             let mut dims = group.outputs.iter().filter(is_own).map(dims_of);
             let first = dims.next();
             if dims.any(|other| Some(other) != first) {
@@ -159,7 +160,19 @@ fn changing_members(module: &Module, edges: &Edges, group: &Group) -> Vec<InstId
             after_reduce.insert(member);
         }
     }
-    let changing: Vec<InstId> = group.members.iter().copied().filter(|&m| edges.changes_dims[m]).collect();
+    // What is reduced is parted from the reduction above the views of it.
+    let leads_to_reduce = |&member: &InstId| {
+        let mut at = member;
+        while let ([user], true) = (edges.users[at].as_slice(), hlo_ir::view::is_view(module, at)) {
+            if is_reduce(module, *user) {
+                return edges.is_fusable[*user].first() == Some(&true);
+            }
+            at = *user;
+        }
+        false
+    };
+    let is_changing = |&member: &InstId| edges.changes_dims[member] && !leads_to_reduce(&member);
+    let changing: Vec<InstId> = group.members.iter().copied().filter(is_changing).collect();
     let late: Vec<InstId> = changing.iter().copied().filter(|m| after_reduce.contains(m)).collect();
     if late.is_empty() { changing } else { late }
 }

@@ -9,7 +9,7 @@
 //! computation is no plain sum, product, extremum or bitwise operation with a neutral initial value; `D` has no fitting
 //! divisor.
 
-use super::columns::{MIN_PARTS, column_sum, may_be_of_rows, rows_at_least};
+use super::columns::{column_sum, max_parts, may_be_of_rows, min_parts, rows_at_least};
 use super::neutral::has_neutral_init;
 use hlo_ir::arg_extremum::find_arg_extremum;
 use hlo_ir::attrs::{Attrs, ReduceAttrs, ReshapeAttrs, TupleIndexAttrs};
@@ -20,14 +20,12 @@ use smallvec::SmallVec;
 /// Parts that a reduction to one result goes in at most, and what a reduction of rows should have altogether.
 const ROW_PARTS: i64 = 512;
 /// Blocks of 32 columns that a reduction of columns should have altogether.
-const COLUMN_BLOCKS: i64 = 256;
+const COLUMN_BLOCKS: i64 = 1024;
 /// Elements of a part at least, along rows and along columns.
 const MIN_ROW_PART: i64 = 1024;
 const MIN_COLUMN_PART: i64 = 64;
 /// Elements of an operand below which another launch costs more than it saves.
 const MIN_ELEMS: u64 = 1 << 15;
-/// Parts of columns that teams of rows add up at most, a block each.
-const MAX_PARTS_OF_ROWS: i64 = 512;
 
 /// How a reduction goes in two steps.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,8 +78,8 @@ pub(super) fn find_split(module: &Module, inst: InstId, is_by_rows: bool) -> Opt
         merged.or(alone)
     };
     if let Some(sum) = column_sum(module, inst).filter(|sum| is_by_rows && may_be_of_rows(module, sum)) {
-        let by_rows = divide(MAX_PARTS_OF_ROWS.min(n_reduced / rows_at_least(sum.n_columns)));
-        if by_rows.as_ref().is_some_and(|split| split.n_parts * sum.n_parts >= MIN_PARTS) {
+        let by_rows = divide(max_parts(sum.n_columns).min(n_reduced / rows_at_least(sum.n_columns)));
+        if by_rows.as_ref().is_some_and(|split| split.n_parts * sum.n_parts >= min_parts(sum.n_elems())) {
             return by_rows;
         }
     }

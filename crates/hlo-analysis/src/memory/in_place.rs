@@ -98,5 +98,9 @@ fn overwritable_params(module: &Module, comp: CompId) -> Vec<bool> {
             }
         }
     }
-    module.comp(comp).params.iter().map(|&param| !read_elsewhere[param]).collect()
+    // A sum lies over no operand, of however many bytes.
+    let of_sums: Vec<u64> =
+        results.iter().filter(|&&inst| is_sum(inst)).map(|&inst| module.shape(inst).memory_bytes()).collect();
+    let may_be_sum = |param: InstId| of_sums.contains(&module.shape(param).memory_bytes());
+    module.comp(comp).params.iter().map(|&param| !read_elsewhere[param] && !may_be_sum(param)).collect()
 }

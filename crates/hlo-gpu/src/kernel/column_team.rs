@@ -10,6 +10,7 @@ use hlo_ir::{ArrayShape, InstId, Module};
 use smallvec::SmallVec;
 
 use super::Signature;
+use super::contraction::LOOPS;
 use super::emitter::{Argument, Atom, Binding, Emitter, FrameId, Index, Preloaded, ScopeKind, Value};
 use super::group::{BlockRange, ResultGroup, either_way};
 use super::reach::{self, Reach, Root};
@@ -23,7 +24,7 @@ const ROWS: u32 = 8;
 /// The team of a column.
 pub(super) const TEAM: Team = Team::Column(ROWS);
 /// Blocks of a launch, below which lanes take one column each.
-const MIN_BLOCKS: i64 = 256;
+const MIN_BLOCKS: i64 = 512;
 /// Registers that loads take which go ahead of their use, and the rows of a thread that these are at most.
 const REGISTERS_AHEAD: i64 = 32;
 const MAX_AHEAD: i64 = 4;
@@ -52,6 +53,11 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
         }
     }
     let (&first, &(_, _, sum)) = (whole.first()?, sums.first()?);
+    let is_sum = |inst: &InstId| signature.bindings.contains_key(inst) || sums.iter().any(|(_, own, _)| own == inst);
+    let mut all = reach.roots.iter().flat_map(|root| &root.all);
+    if all.any(|inst| LOOPS.contains(&module.inst(*inst).opcode) && !is_sum(inst)) {
+        return None; // each element would compute them anew
+    }
     let shape = signature.results[first].shape.clone();
     let is_own = |other: &ArrayShape| other.dims == shape.dims && other.is_same_order(&shape);
     let is_alike = |other: &ColumnSum| {
@@ -308,11 +314,16 @@ impl ColumnTeam {
         accumulators: &[(Reduced, Vec<Vec<Value>>)],
     ) -> Result<(), GpuError> {
         let mut stores = Vec::new();
+        // One table for all sums, one after the other: together they may be more than a block has.
+        let table = e.fresh("s");
+        let bytes = self.sums.iter().map(|&(result, _, _)| results[result].ctype.held_bytes()).max().unwrap_or(8);
+        e.line(format!("__shared__ double {table}[{}];", TEAM.block() as usize * bytes.div_ceil(8).max(1)));
         for ((reduced, of_lane), &(result, inst, _)) in accumulators.iter().zip(&self.sums) {
             for (k, values) in (0..).zip(of_lane) {
                 let held: SmallVec<[(Value, &'static str); 1]> =
                     values.iter().cloned().zip(reduced.combiner.ctypes.iter().map(|ctype| ctype.held)).collect();
-                team_join::join(TEAM, e, &held, &mut |e, others| reduced.combiner.combine(e, values, others))?;
+                let combine: team_join::Combine<'_> = &mut |e, others| reduced.combiner.combine(e, values, others);
+                team_join::join_in(TEAM, e, Some(&table), &held, combine)?;
                 let depth = e.depth();
                 let at = e.bind(format!("{part} * {} + {column} + {k}", self.sum().n_columns), depth);
                 let Argument { shape, ctype } = &results[result];

@@ -1,6 +1,7 @@
 //! `dot` and `convolution` in one thread for each element, for the cases that no matrix product takes; and where a
 //! convolution's factors lie.
 
+use hlo_ir::Opcode;
 use hlo_ir::attrs::{Attrs, ConvAttrs, DotAttrs, WindowDim};
 use hlo_ir::{ArrayShape, InstId, Module};
 use smallvec::SmallVec;
@@ -9,6 +10,10 @@ use super::dtype::CType;
 use super::emitter::{Atom, Element, Emitted, Emitter, Index, Value};
 use super::windows::{guarded, input_position, window_dims};
 use crate::GpuError;
+
+/// Operations of which one element costs a loop.
+pub(super) const LOOPS: [Opcode; 6] =
+    [Opcode::Reduce, Opcode::ReduceWindow, Opcode::SelectAndScatter, Opcode::Convolution, Opcode::Dot, Opcode::Scatter];
 
 /// An accumulator of products, in the held type of the result.
 struct Products {

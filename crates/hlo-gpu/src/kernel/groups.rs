@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use hlo_ir::{InstId, Module, Opcode};
 
 use super::column_team::{self, ColumnTeam};
+use super::contraction::LOOPS;
 use super::conv_tiles::{self, ConvTiles};
 use super::emitter::{Argument, Atom, Binding, Emitter, FrameId, Preloaded, ScopeKind};
 use super::group::{BlockRange, ResultGroup, either_way};
@@ -150,10 +151,6 @@ fn joins(module: &Module, inst: InstId) -> bool {
     let is_filled = [Opcode::Broadcast, Opcode::Iota, Opcode::Constant].contains(&module.inst(inst).opcode);
     !is_filled && module.shape(inst).as_array().is_none_or(|shape| shape.n_elems() > 1)
 }
-
-/// Operations of which one element costs a loop.
-const LOOPS: [Opcode; 6] =
-    [Opcode::Reduce, Opcode::ReduceWindow, Opcode::SelectAndScatter, Opcode::Convolution, Opcode::Dot, Opcode::Scatter];
 
 fn choose_form(
     module: &Module,

@@ -3,7 +3,7 @@
 //! A thread has the same columns of each row, and a variable for the sum of each. A block has the rows of one part. Where each of its warps
 //! has a row, these add up their sums in shared memory, in the order of their numbers.
 
-use hlo_analysis::fusion::ColumnSum;
+use hlo_analysis::fusion::{ColumnSum, may_be_of_rows};
 use hlo_ir::{InstId, Module};
 
 use super::dtype::CType;
@@ -44,7 +44,7 @@ impl RowSums {
         let &(_, _, first) = sums.first()?;
         let fits = |(_, _, sum): &(usize, InstId, ColumnSum)| {
             let is_row = module.shape(sum.source).as_array().is_some_and(|source| has_rows(source, dims));
-            is_row && sum.is_alike(&first) && sum.n_columns == n_columns
+            is_row && may_be_of_rows(module, sum) && sum.is_alike(&first) && sum.n_columns == n_columns
         };
         sums.iter().all(fits).then_some(RowSums { sums })
     }
@@ -57,6 +57,11 @@ impl RowSums {
     /// Rows of a part.
     pub(super) fn n_rows(&self) -> i64 {
         self.sums[0].2.n_rows
+    }
+
+    /// Sums that there are.
+    pub(super) fn n_sums(&self) -> i64 {
+        self.sums.len() as i64
     }
 
     /// Declares the variables of a part's sums.

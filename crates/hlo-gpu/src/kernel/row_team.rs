@@ -6,7 +6,7 @@
 //! The emitter puts the code of a value where all that it depends on is known, so a reduction of the row goes before the
 //! loop over the row's elements. The row is read once from memory, and again from the cache.
 
-use hlo_analysis::fusion::{column_sum, may_be_of_rows, trailing_reduction};
+use hlo_analysis::fusion::{column_sum, trailing_reduction};
 use hlo_ir::{InstId, Module, Opcode};
 use smallvec::SmallVec;
 
@@ -51,14 +51,15 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
     let long = |dims: &[i64]| dims.iter().copied().filter(|&n| n != 1).collect::<SmallVec<[i64; 4]>>();
     let (mut whole, mut of_row, mut sums) = (Vec::new(), Vec::new(), Vec::new());
     for (i, result) in signature.results.iter().enumerate() {
-        if result.shape.dims[..] == dims[..] {
+        let inst = reach.roots[i].inst;
+        if let Some(sum) = column_sum(module, inst).filter(|_| inside(&inst)) {
+            sums.push((i, inst, sum));
+        } else if result.shape.dims[..] == dims[..] {
             whole.push(i);
         } else if long(&result.shape.dims) == long(&dims[..n_kept]) {
             of_row.push(i);
         } else {
-            let inst = reach.roots[i].inst;
-            let sum = column_sum(module, inst).filter(|sum| inside(&inst) && may_be_of_rows(module, sum))?;
-            sums.push((i, inst, sum));
+            return None;
         }
     }
     let is_carried_back = |inst: InstId| {
@@ -89,7 +90,8 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
 
 /// The operand's dims and how many of them a reduction of rows keeps.
 fn rows_of(module: &Module, inst: InstId) -> Option<(SmallVec<[i64; 4]>, usize)> {
-    let (operand, n_kept) = trailing_reduction(module, inst)?;
+    // In memory it may be one of columns.
+    let (operand, n_kept) = trailing_reduction(module, inst).filter(|_| column_sum(module, inst).is_none())?;
     let dims = &module.shape(operand).as_array()?.dims;
     (dims[n_kept..].iter().product::<i64>() > 1).then(|| (SmallVec::from_slice(dims), n_kept))
 }
@@ -127,7 +129,8 @@ impl RowTeam {
         let (team, n_rows) = (self.team, self.n_rows());
         let in_packs = self.whole.iter().filter(|&&result| results[result].shape.is_row_major());
         let written: Vec<(usize, CType)> = in_packs.map(|&result| (result, results[result].ctype)).collect();
-        let walk = RowWalk::new(e, team, (&self.dims, self.n_kept), &written);
+        let n_sums = self.sums.as_ref().map_or(0, RowSums::n_sums);
+        let walk = RowWalk::new(e, team, (&self.dims, self.n_kept), &written, n_sums);
         e.rows_read.in_packs.extend(walk.operands());
         e.rows_read.written.extend(written.iter().map(|&(result, _)| result));
         let Some(sums) = &self.sums else {

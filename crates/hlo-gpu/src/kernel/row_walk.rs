@@ -70,12 +70,13 @@ pub(super) struct PackAt<'w> {
 
 impl RowWalk {
     /// A walk over rows of arrays of `dims`, of which the first `n_kept` number the rows; before the loop over rows. `written` are
-    /// the numbers of results of whole rows, with their types.
+    /// the numbers of results of whole rows, with their types; for each of `n_sums` a thread has a register for each of its elements.
     pub(super) fn new(
         e: &mut Emitter<'_>,
         team: Team,
         (dims, n_kept): (&[i64], usize),
         written: &[(usize, CType)],
+        n_sums: i64,
     ) -> RowWalk {
         let all = e.arguments.iter().enumerate().filter(|(_, argument)| has_rows(&argument.shape, dims));
         let loaded: Vec<(usize, CType)> = all.map(|(i, argument)| (i, argument.ctype)).collect();
@@ -98,7 +99,8 @@ impl RowWalk {
         };
         let loaded: Vec<(usize, &'static str)> = loaded.into_iter().map(|(i, ctype)| (i, ctype.stored)).collect();
         let room = REGISTERS_OF_PROCESSOR / i64::from(team.block()) - OTHER_REGISTERS;
-        let is_kept = !loaded.is_empty() && of_row <= room.min(MAX_REGISTERS);
+        let of_sums = n_sums * packs_of_thread(n_columns, n_elems, team) * n_elems;
+        let is_kept = !loaded.is_empty() && of_row <= room.min(MAX_REGISTERS) - of_sums;
         let (kept, start) = (SmallVec::from_elem(Atom::Const(0), n_kept), Atom::Const(0));
         let dims = SmallVec::from_slice(dims);
         RowWalk { team, dims, kept, start, shift: None, n_elems, loaded, registers_of_pack, is_kept, is_aligned }

@@ -15,6 +15,17 @@ pub(super) fn join(
     accumulators: &[(Value, &'static str)],
     combine: Combine<'_>,
 ) -> Result<(), GpuError> {
+    join_in(team, e, None, accumulators, combine)
+}
+
+/// As [`join`], of one accumulator in a table of shared memory that is large enough and that nobody uses.
+pub(super) fn join_in(
+    team: Team,
+    e: &mut Emitter<'_>,
+    table: Option<&str>,
+    accumulators: &[(Value, &'static str)],
+    combine: Combine<'_>,
+) -> Result<(), GpuError> {
     e.is_cooperative |= team != Team::Thread;
     match team {
         Team::Thread => Ok(()),
@@ -22,9 +33,10 @@ pub(super) fn join(
         Team::Block(n) => {
             join_warp(e, accumulators, combine)?;
             let n_warps = n / 32;
-            join_shared(e, accumulators, n_warps, "threadIdx.x / 32", 1, "0", Some("threadIdx.x % 32 == 0"), combine)
+            let writers = Some("threadIdx.x % 32 == 0");
+            join_shared(e, table, accumulators, n_warps, "threadIdx.x / 32", 1, "0", writers, combine)
         }
-        Team::Column(n) => join_shared(e, accumulators, n, "threadIdx.x", 32, "threadIdx.x % 32", None, combine),
+        Team::Column(n) => join_shared(e, table, accumulators, n, "threadIdx.x", 32, "threadIdx.x % 32", None, combine),
     }
 }
 
@@ -50,6 +62,7 @@ fn join_warp(
 #[allow(clippy::too_many_arguments)] // One line of numbers for each of the two callers above.
 fn join_shared(
     e: &mut Emitter<'_>,
+    given: Option<&str>,
     accumulators: &[(Value, &'static str)],
     n: u32,
     slot: &str,
@@ -61,7 +74,10 @@ fn join_shared(
     let mut tables = Vec::new();
     for (value, held) in accumulators {
         let table = e.fresh("s");
-        e.line(format!("__shared__ {held} {table}[{}];", n * stride));
+        e.line(match given {
+            Some(given) => format!("{held}* const {table} = ({held}*){given};"),
+            None => format!("__shared__ {held} {table}[{}];", n * stride),
+        });
         let store = format!("{table}[{slot}] = {};", value.text);
         e.line(match writers {
             Some(condition) => format!("if ({condition}) {store}"),

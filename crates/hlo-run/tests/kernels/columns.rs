@@ -160,3 +160,70 @@ fn norms_with_sums_of_columns_agree_with_the_evaluator() {
     }
     assert_eq!(check_all(&cases), BTreeMap::new());
 }
+
+/// Rows as long as parts are: the sum of columns has the dims of what is one element for each row, and stands before it in the text.
+#[test]
+fn a_sum_of_columns_is_not_taken_for_one_of_rows() {
+    let text = "HloModule square
+add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }
+fused {
+  x = f32[12,64,64] parameter(0)
+  zero = f32[] constant(0)
+  down = f32[12,64] reduce(x, zero), dimensions={1}, to_apply=add
+  sum = f32[12,64] reduce(x, zero), dimensions={2}, to_apply=add
+  sums = f32[12,64,64] broadcast(sum), dimensions={0,1}
+  d = f32[12,64,64] subtract(x, sums)
+  ROOT all = (f32[12,64], f32[12,64,64]) tuple(down, d)
+}
+ENTRY main {
+  x = f32[12,64,64] parameter(0)
+  ROOT f = (f32[12,64], f32[12,64,64]) fusion(x), kind=kInput, calls=fused
+}";
+    let case = case("square", text);
+    let (kernel, shared) = only_launch(&case.module);
+    assert_eq!((kernel.grid, shared), (12, vec![(0, 1)]));
+    assert!(!kernel.source.contains("p0["), "each element is loaded once:\n{}", kernel.source);
+    assert_eq!(check_all(&[case]), BTreeMap::new());
+}
+
+/// Many sums share one table of shared memory: a block has 48 KiB.
+#[test]
+fn sums_share_their_memory() {
+    let n_sums = 56;
+    let list = |of: &dyn Fn(usize) -> String| (0..n_sums).map(of).collect::<Vec<String>>();
+    let shapes = ["f64[4,64,64]".to_string()].into_iter().chain(list(&|_| "f64[4,64]".into()));
+    let shapes = shapes.collect::<Vec<String>>().join(", ");
+    let sums = list(&|k| {
+        format!(
+            "  n{k} = f64[] constant({k})
+  b{k} = f64[4,64,64] broadcast(n{k}), dimensions={{}}
+  m{k} = f64[4,64,64] multiply(view, b{k})
+  sum{k} = f64[4,64] reduce(m{k}, zero), dimensions={{1}}, to_apply=add"
+        )
+    });
+    let names = list(&|k| format!("sum{k}")).join(", ");
+    let text = format!(
+        "HloModule many
+add {{ a = f64[] parameter(0) b = f64[] parameter(1) ROOT s = f64[] add(a, b) }}
+fused {{
+  x = f64[4,64,64] parameter(0)
+  zero = f64[] constant(0)
+  view = f64[4,64,64] negate(x)
+{}
+  ROOT all = ({}) tuple(view, {names})
+}}
+ENTRY main {{
+  x = f64[4,64,64] parameter(0)
+  ROOT f = ({}) fusion(x), kind=kInput, calls=fused
+}}",
+        sums.join("\n"),
+        shapes,
+        shapes,
+    );
+    let case = case("many", &text);
+    let (kernel, _) = only_launch(&case.module);
+    let tables: Vec<&str> = kernel.source.lines().filter(|line| line.contains("__shared__")).map(str::trim).collect();
+    assert_eq!(tables.len(), 1, "{tables:?}");
+    assert!(tables[0].starts_with("__shared__ double") && tables[0].ends_with("[256];"), "{tables:?}");
+    assert_eq!(check_all(&[case]), BTreeMap::new());
+}
