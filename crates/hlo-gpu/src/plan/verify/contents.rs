@@ -127,8 +127,7 @@ impl Check<'_> {
                     let groups = &self.plan.communicators[call.communicator];
                     match &call.kind {
                         CollectiveKind::Pairs(pairs) => self.labels.of_pairs(own, pairs),
-                        CollectiveKind::Groups { scatters: false, .. } => self.labels.of_groups(own, groups),
-                        CollectiveKind::Groups { scatters: true, .. } => Labels::UNIQUE,
+                        CollectiveKind::Groups { scatters, .. } => self.labels.of_groups(own, groups, *scatters),
                     }
                 }
                 Work::Gemm(_) | Work::Copy { .. } | Work::Fill { .. } => all,

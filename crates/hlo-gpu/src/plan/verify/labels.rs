@@ -66,15 +66,17 @@ impl Labels {
         joined
     }
 
-    /// The label of what each group computes from its members' values, in the order of the group.
-    pub(super) fn of_groups(&mut self, label: LabelId, groups: &[Vec<u32>]) -> LabelId {
+    /// The label of what each group computes from its members' values, in the order of the group; of which each member gets its own part
+    /// if it `scatters`.
+    pub(super) fn of_groups(&mut self, label: LabelId, groups: &[Vec<u32>], scatters: bool) -> LabelId {
         let Some(numbers) = self.known.get(label as usize).cloned() else { return Labels::UNIQUE };
         let mut keys: Vec<Vec<u32>> = (0..numbers.len() as u32).map(|device| vec![u32::MAX, device]).collect();
         for group in groups {
             let members: Vec<u32> = group.iter().filter_map(|&d| numbers.get(d as usize).copied()).collect();
-            for &device in group {
+            for (place, &device) in (0..).zip(group) {
                 if let Some(key) = keys.get_mut(device as usize) {
                     key.clone_from(&members);
+                    key.extend(scatters.then_some(place));
                 }
             }
         }
@@ -101,16 +103,29 @@ mod tests {
     #[test]
     fn sums_over_rows_and_then_columns_are_equal_everywhere() {
         let mut labels = Labels::new(4);
-        let rows = labels.of_groups(Labels::UNIQUE, &[vec![0, 1], vec![2, 3]]);
+        let rows = labels.of_groups(Labels::UNIQUE, &[vec![0, 1], vec![2, 3]], false);
         assert!(!labels.is_equal(rows));
-        let all = labels.of_groups(rows, &[vec![0, 2], vec![1, 3]]);
+        let all = labels.of_groups(rows, &[vec![0, 2], vec![1, 3]], false);
         assert!(labels.is_equal(all));
         assert_eq!(labels.join(rows, Labels::EQUAL), rows);
-        let columns = labels.of_groups(Labels::UNIQUE, &[vec![0, 2], vec![1, 3]]);
+        let columns = labels.of_groups(Labels::UNIQUE, &[vec![0, 2], vec![1, 3]], false);
         assert_eq!(labels.join(rows, columns), Labels::UNIQUE);
         // Groups of which one has other members than the next are not equal, whatever they hold.
-        let lone = labels.of_groups(Labels::EQUAL, &[vec![0, 1], vec![2]]);
+        let lone = labels.of_groups(Labels::EQUAL, &[vec![0, 1], vec![2]], false);
         assert!(!labels.is_equal(lone));
+    }
+
+    #[test]
+    fn parts_are_equal_at_equal_places_of_groups_that_hold_the_same() {
+        let mut labels = Labels::new(4);
+        let alone = [vec![0], vec![1], vec![2], vec![3]];
+        let kept = labels.of_groups(Labels::EQUAL, &alone, true);
+        assert!(labels.is_equal(kept));
+        assert_eq!(labels.of_groups(Labels::UNIQUE, &alone, true), Labels::UNIQUE);
+        let parts = labels.of_groups(Labels::EQUAL, &[vec![0, 1], vec![2, 3]], true);
+        assert!(!labels.is_equal(parts));
+        assert_eq!(parts, labels.of_groups(Labels::UNIQUE, &[vec![0, 2], vec![1, 3]], false));
+        assert_eq!(labels.of_groups(Labels::EQUAL, &[vec![0, 1, 2, 3]], true), Labels::UNIQUE);
     }
 
     #[test]
