@@ -47,12 +47,16 @@ const MIN_REDUCED: i64 = 256;
 pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> Option<RowTeam> {
     let inside = |inst: &InstId| !signature.bindings.contains_key(inst);
     let all = || reach.roots.iter().flat_map(|root| root.all.iter().copied()).filter(inside);
-    let (dims, n_kept) = all().find_map(|inst| rows_of(module, inst))?;
+    // What keeps the fastest dim is a sum of columns, unless there are no other rows.
+    let is_row = |inst: &InstId| column_sum(module, *inst).is_none();
+    let of_rows = all().filter(is_row).find_map(|inst| rows_of(module, inst));
+    let is_strided = of_rows.is_none();
+    let (dims, n_kept) = of_rows.or_else(|| all().find_map(|inst| rows_of(module, inst)))?;
     let long = |dims: &[i64]| dims.iter().copied().filter(|&n| n != 1).collect::<SmallVec<[i64; 4]>>();
     let (mut whole, mut of_row, mut sums) = (Vec::new(), Vec::new(), Vec::new());
     for (i, result) in signature.results.iter().enumerate() {
         let inst = reach.roots[i].inst;
-        if let Some(sum) = column_sum(module, inst).filter(|_| inside(&inst)) {
+        if let Some(sum) = column_sum(module, inst).filter(|_| !is_strided && inside(&inst)) {
             sums.push((i, inst, sum));
         } else if result.shape.dims[..] == dims[..] {
             whole.push(i);
@@ -71,7 +75,8 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
     let n_columns: i64 = dims[n_kept..].iter().product();
     let has_packs =
         n_columns >= MIN_REDUCED && signature.operands.iter().any(|operand| has_rows(&operand.shape, &dims));
-    if whole.is_empty() && !has_packs && !all().any(is_carried_back) {
+    let needs_no_team = is_strided || whole.is_empty() && !has_packs;
+    if needs_no_team && !all().any(is_carried_back) {
         return None;
     }
     let fits = |n_threads: i64| n_columns <= n_threads * ELEMS_OF_THREAD;
@@ -90,8 +95,7 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
 
 /// The operand's dims and how many of them a reduction of rows keeps.
 fn rows_of(module: &Module, inst: InstId) -> Option<(SmallVec<[i64; 4]>, usize)> {
-    // In memory it may be one of columns.
-    let (operand, n_kept) = trailing_reduction(module, inst).filter(|_| column_sum(module, inst).is_none())?;
+    let (operand, n_kept) = trailing_reduction(module, inst)?;
     let dims = &module.shape(operand).as_array()?.dims;
     (dims[n_kept..].iter().product::<i64>() > 1).then(|| (SmallVec::from_slice(dims), n_kept))
 }
