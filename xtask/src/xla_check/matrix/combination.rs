@@ -115,9 +115,9 @@ pub(super) fn of_module(text: &str, offered: &Offered) -> (Vec<Combination>, Vec
 }
 
 /// The forms of ZeRO that are no combination of the other options: moments alone, and what is chosen under limits between the least
-/// peak that the tool names and that of state that is whole.
-pub(super) fn forms(tool: &Path, program: &Program, text: &str) -> Result<Vec<Combination>, String> {
-    if text.len() > LARGE_BYTES {
+/// peak that the tool names and that of state that is whole. None for a large module, unless they are `asked` for.
+pub(super) fn forms(tool: &Path, program: &Program, text: &str, asked: bool) -> Result<Vec<Combination>, String> {
+    if text.len() > LARGE_BYTES && !asked {
         return Ok(Vec::new());
     }
     let form = |name: String, options: String, after: &str| Combination {

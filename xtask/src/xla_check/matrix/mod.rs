@@ -93,8 +93,9 @@ impl Matrix<'_> {
         let source = [text.as_bytes(), &like, program.draw.as_bytes(), self.judge.as_bytes()];
         let source = source.iter().fold(ContentHash::new(), |hash, part| hash.add(part)).digits();
         let (mut combinations, not_run) = combination::of_module(&text, &self.offered);
-        combinations.extend(combination::forms(&self.session.tool, program, &text)?);
-        let is_wanted = |name: &str| self.session.options.combination.as_ref().is_none_or(|part| name.contains(part));
+        let wanted = &self.session.options.combination;
+        combinations.extend(combination::forms(&self.session.tool, program, &text, wanted.is_some())?);
+        let is_wanted = |name: &str| wanted.as_ref().is_none_or(|part| name.contains(part));
         let combinations: Vec<Combination> = combinations.into_iter().filter(|c| is_wanted(&c.name)).collect();
         let not_run = not_run.into_iter().filter(|(name, _)| is_wanted(name));
         self.not_run.extend(not_run.map(|(combination, reason)| NotRun {
