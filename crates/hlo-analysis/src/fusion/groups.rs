@@ -107,13 +107,12 @@ pub fn find_groups_of(module: &Module, comp: CompId, known: Option<StagedEdges>,
                 }
             }
             let sums = sums_of(module, &edges, &group.members, &group.outputs);
-            let n_parted = sums.misfits.iter().filter(|&&sum| edges.part_sum(module, sum)).count();
+            let mut n_parted = sums.misfits.iter().filter(|&&sum| edges.part_sum(module, sum)).count();
             if n_parted == 0 && !sums.fit.is_empty() {
-                sums.misfits.iter().for_each(|&sum| separate(module, &mut edges, sum));
-                n_cut += sums.misfits.len();
+                n_parted = sums.misfits.iter().filter(|&&sum| separate(module, &mut edges, sum)).count();
             }
-            n_cut += n_parted;
-            if n_cut > 0 && !sums.misfits.is_empty() {
+            if n_parted > 0 {
+                n_cut += n_parted;
                 continue;
             }
             let is_own = |output: &&InstId| !sums.fit.contains(output) && !is_of_row(module, &edges, group, **output);
@@ -122,7 +121,9 @@ pub fn find_groups_of(module: &Module, comp: CompId, known: Option<StagedEdges>,
             if dims.any(|other| Some(other) != first) {
                 let changing = changing_members(module, &edges, group);
                 n_cut += changing.len();
-                changing.into_iter().for_each(|inst| separate(module, &mut edges, inst));
+                for inst in changing {
+                    separate(module, &mut edges, inst);
+                }
             }
         }
         if n_cut == 0 {
@@ -177,13 +178,16 @@ fn changing_members(module: &Module, edges: &Edges, group: &Group) -> Vec<InstId
     if late.is_empty() { changing } else { late }
 }
 
-/// Parts an instruction that changes dims from what others need too: above the values that only it needs, or at itself.
-fn separate(module: &Module, edges: &mut Edges, inst: InstId) {
+/// Parts an instruction that changes dims from what others need too: above the values that only it needs, or at itself. Returns whether
+/// it was not parted before.
+fn separate(module: &Module, edges: &mut Edges, inst: InstId) -> bool {
     let sources = if is_reduce(module, inst) { edges.shared_sources(module, inst) } else { Vec::new() };
+    let is_new = !sources.is_empty() || edges.changes_dims[inst];
     if sources.is_empty() {
         edges.cut(module, inst);
     }
     sources.into_iter().for_each(|(user, slot)| edges.cut_edge(user, slot));
+    is_new
 }
 
 /// Whether a fusion saves a launch: it holds two instructions that would be kernels of their own.

@@ -62,8 +62,7 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
     let is_own = |other: &ArrayShape| other.dims == shape.dims && other.is_same_order(&shape);
     let is_alike = |other: &ColumnSum| {
         let source = module.shape(other.source).as_array();
-        let counts = |sum: &ColumnSum| (sum.n_parts, sum.n_rows, sum.n_columns);
-        counts(other) == counts(&sum) && source.is_some_and(is_own)
+        other.is_alike(&sum) && source.is_some_and(is_own)
     };
     if !whole.iter().all(|&i| is_own(&signature.results[i].shape)) || !sums.iter().all(|(_, _, sum)| is_alike(sum)) {
         return None;
@@ -123,8 +122,7 @@ impl ColumnTeam {
 
     /// Elements of each array that is written whole.
     pub(super) fn n_elems(&self) -> i64 {
-        let ColumnSum { n_parts, n_rows, n_columns, .. } = self.sum();
-        n_parts * n_rows * n_columns
+        self.sum().n_elems()
     }
 
     fn tiles_of_part(&self) -> i64 {
