@@ -29,7 +29,7 @@ use cranelift_entity::SecondaryMap;
 use hashbrown::HashMap;
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::replication::{Across, Replication};
+use hlo_analysis::replication::Replication;
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine, predict};
 use hlo_analysis::values::{LeafRun, Through, handed_on};
 use hlo_ir::attrs::Attrs;
@@ -98,7 +98,7 @@ pub fn lower(module: &Module, emitter: &mut dyn Emitter, options: &LowerOptions)
     let arguments = lowering.entry_parameters(entry)?;
     let (mut steps, outputs) = lowering.computation(entry, arguments)?;
     lowering.bind_outputs(entry, &outputs, &mut steps)?;
-    lowering.note_replicated_parameters(entry);
+    lowering.note_equal_parameters(entry);
     let mut draft = lowering.draft;
     (draft.plan.kernels, draft.plan.kernel_facts) = lowering.kernels.into_kernels();
     draft.plan.steps = steps;
@@ -180,7 +180,7 @@ impl<'a> Lowering<'a> {
                 };
                 let leaf = self.draft.plan.parameters.len();
                 let home = Home::Parameter { leaf: leaf as u32, is_donated: donated[leaf] };
-                let facts = ParameterFacts { is_donated: donated[leaf], is_replicated: false };
+                let facts = ParameterFacts { is_donated: donated[leaf], classes: Vec::new() };
                 self.draft.plan.parameter_facts.push(facts);
                 let buffer = self.draft.add_value(self.module.inst_name(param), shape, home);
                 self.draft.plan.parameters.push(buffer);
@@ -191,13 +191,13 @@ impl<'a> Lowering<'a> {
         Ok(arguments)
     }
 
-    /// Says which parameters are the same on all devices, if that was asked for.
-    fn note_replicated_parameters(&mut self, entry: CompId) {
+    /// Says on which devices parameters are the same, if that was asked for.
+    fn note_equal_parameters(&mut self, entry: CompId) {
         let Some(replication) = &self.replication else { return };
         let mut facts = self.draft.plan.parameter_facts.iter_mut();
         for &param in &self.module.comp(entry).params {
             for (leaf, facts) in (0..self.module.shape(param).n_leaves()).zip(&mut facts) {
-                facts.is_replicated = replication.is_replicated(param, leaf, Across::Devices);
+                facts.classes = replication.classes(param, leaf).unwrap_or_default().to_vec();
             }
         }
     }

@@ -122,12 +122,13 @@ pub struct PlanBuffer {
 }
 
 /// What is known of an ENTRY parameter's leaf.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ParameterFacts {
     /// Whether it may be overwritten.
     pub is_donated: bool,
-    /// Whether it is the same on all devices. Only asked where the plan has loops or branches; false says nothing.
-    pub is_replicated: bool,
+    /// A number for each device; devices of equal numbers hold the same. Empty where nothing is known: it is asked only where the
+    /// plan has loops or branches.
+    pub classes: Vec<u32>,
 }
 
 /// What is known of a kernel beside its source.

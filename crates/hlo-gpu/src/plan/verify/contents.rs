@@ -40,7 +40,10 @@ impl Check<'_> {
     fn given(&mut self, n_devices: u32) -> State {
         let mut state = State::default();
         for (&id, facts) in self.plan.parameters.iter().zip(&self.plan.parameter_facts) {
-            let label = if facts.is_replicated { Labels::EQUAL } else { Labels::UNIQUE };
+            let label = match facts.classes.len() == n_devices as usize {
+                true => self.labels.by_key(facts.classes.iter()),
+                false => Labels::UNIQUE,
+            };
             state.set(range(self.plan, id), self.held(id, label));
         }
         let n_partitions = self.plan.n_partitions.max(1);

@@ -665,7 +665,7 @@ fn a_decision_that_differs_between_devices() {
     let mut n_refused = 0;
     for (name, plan) in plans() {
         let mut broken = plan.clone();
-        broken.parameter_facts.iter_mut().for_each(|facts| facts.is_replicated = false);
+        broken.parameter_facts.iter_mut().for_each(|facts| facts.classes.clear());
         // Most loops count from a constant; these branches look at a parameter.
         let errors = verify(&broken).err().unwrap_or_default();
         let is_told = |error: &String| error.contains("not known to be the same on all devices");
