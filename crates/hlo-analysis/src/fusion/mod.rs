@@ -31,3 +31,4 @@ pub use groups::{FusionLimits, StagedEdges, find_groups, find_groups_of};
 pub use members::Group;
 pub use prepare::{Prepared, prepare, prepare_and_stage};
 pub use rows::trailing_reduction;
+pub use split::{may_split_column_sum, split_column_sum};

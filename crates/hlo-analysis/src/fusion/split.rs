@@ -92,6 +92,30 @@ pub(super) fn find_split(module: &Module, inst: InstId, is_by_rows: bool) -> Opt
     divide(most.min(n_reduced / least_part)).filter(|split| split.n_parts >= 4)
 }
 
+/// A sum of columns in two steps, of which the first has parts of `n_rows` rows.
+fn column_split(module: &Module, inst: InstId, n_rows: i64) -> Option<Split> {
+    let (sum, Attrs::Reduce(attrs)) = (column_sum(module, inst)?, &module.inst(inst).attrs) else { return None };
+    let shape = module.shape(*module.inst(inst).operands.first()?).as_array()?;
+    let reduced: SmallVec<[usize; 4]> = (0..shape.rank()).filter(|&d| attrs.dimensions.contains(&(d as i64))).collect();
+    let &dim = reduced.first()?;
+    let is_run = reduced.iter().copied().eq(dim..dim + reduced.len());
+    let fits = is_run && shape.is_row_major() && shape.dtype.bits() >= 32 && n_rows > 0 && sum.n_rows % n_rows == 0;
+    fits.then(|| Split { dim, n_merged: reduced.len(), n_parts: sum.n_rows / n_rows, reduced })
+}
+
+/// Whether a sum of columns may go in two steps, of which the first has parts of `n_rows` rows: these divide it, no part is rounded, and its
+/// dims are one after the other.
+pub fn may_split_column_sum(module: &Module, inst: InstId, n_rows: i64) -> bool {
+    column_split(module, inst, n_rows).is_some()
+}
+
+/// Lets it go so, if it may. Returns the first step. The computation's order is to be restored.
+pub fn split_column_sum(module: &mut Module, comp: CompId, inst: InstId, n_rows: i64) -> Option<InstId> {
+    let split = column_split(module, inst, n_rows)?;
+    build_split(module, comp, inst, &split)?;
+    module.inst(inst).operands.first().copied()
+}
+
 /// The dims of `shape` with `n_merged` dims from `dim` on as `n_parts` times the rest of them, in the same memory.
 fn split_shape(shape: &ArrayShape, &Split { dim, n_merged, n_parts, .. }: &Split) -> ArrayShape {
     let size: i64 = shape.dims[dim..dim + n_merged].iter().product();

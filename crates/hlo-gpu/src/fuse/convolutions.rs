@@ -1,11 +1,13 @@
-//! Convolutions with what follows them element by element (a bias, an activation and the mask of what stays, a residual), and with the reversals
-//! and reshapes of their operands, which a kernel computes by an index.
+//! Convolutions with what follows them element by element (a bias, an activation and the mask of what stays, a residual), with sums of columns of
+//! these (the gradient of a bias, the statistics of a batch norm), and with the reversals and reshapes of their operands, which a kernel
+//! computes by an index.
 
-use crate::kernel::keeps_runs;
+use crate::kernel::{MAX_SUMS, keeps_runs, rows_of_tiles};
 use cranelift_entity::SecondaryMap;
 use hashbrown::{HashMap, HashSet};
-use hlo_analysis::fusion::Group;
+use hlo_analysis::fusion::{ColumnSum, Group, column_sum, may_split_column_sum, split_column_sum};
 use hlo_ir::module::UserMap;
+use hlo_ir::view::is_view;
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode};
 
 /// Instructions of one such fusion.
@@ -23,7 +25,27 @@ enum Relation {
 }
 
 /// A fusion for each convolution that has something to take in. Inputs of one depend on no member of it, by way of other fusions either.
-pub(super) fn find_convolutions(module: &Module, comp: CompId) -> Vec<Group> {
+/// Sums that it computes of its tiles are put into two steps.
+///
+/// # Errors
+/// An instruction on a cycle, which no verified module has.
+pub(super) fn find_convolutions(module: &mut Module, comp: CompId) -> Result<Vec<Group>, InstId> {
+    let (mut drafts, mut users) = find_drafts(module, comp);
+    let mut has_split = false;
+    for sum in drafts.iter_mut().flat_map(|draft| &mut draft.sums) {
+        let first = if sum.is_whole() { None } else { split_column_sum(module, comp, sum.reduce, sum.n_rows) };
+        has_split |= first.is_some();
+        sum.reduce = first.unwrap_or(sum.reduce);
+    }
+    if has_split {
+        module.restore_order(comp)?;
+        users = module.users();
+    }
+    Ok(drafts.into_iter().map(|draft| draft.group(module, comp, &users)).collect())
+}
+
+/// What the convolutions of a computation take in, with the users of what the module has.
+fn find_drafts(module: &Module, comp: CompId) -> (Vec<Draft>, UserMap) {
     let insts = &module.comp(comp).insts;
     let marks = insts.iter().filter_map(|&inst| module.inst(inst).marks.as_ref());
     // A fusion does not stand for its members: what others wait for would be computed a second time, outside of it.
@@ -33,23 +55,115 @@ pub(super) fn find_convolutions(module: &Module, comp: CompId) -> Vec<Group> {
     };
     let convs: Vec<InstId> = insts.iter().copied().filter(is_convolution).collect();
     if convs.is_empty() {
-        return Vec::new(); // the users of all of the module are asked for convolutions alone
+        return Default::default(); // the users of all of the module are asked for convolutions alone
     }
     let users = module.users();
-    let mut groups: Vec<Group> = Vec::new();
+    let mut drafts: Vec<Draft> = Vec::new();
     let mut group_of: HashMap<InstId, usize> = HashMap::new();
     for conv in convs {
         let found = Found { module, comp, users: &users, conv, group_of: &group_of, waited_for: &waited_for };
-        if let Some(group) = found.group() {
-            group_of.extend(group.members.iter().map(|&member| (member, groups.len())));
-            groups.push(group);
+        if let Some(draft) = found.draft() {
+            group_of.extend(draft.all().map(|member| (member, drafts.len())));
+            drafts.push(draft);
         }
     }
-    groups
+    (drafts, users)
 }
 
 fn has_order(module: &Module, inst: InstId) -> bool {
     module.inst(inst).marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty())
+}
+
+/// What a convolution takes in.
+struct Draft {
+    conv: InstId,
+    /// The convolution and what is computed of its elements.
+    members: Vec<InstId>,
+    /// Maps of its operands.
+    maps: Vec<InstId>,
+    sums: Vec<Sum>,
+}
+
+/// A sum of columns of a member, which the threads of the convolution's tiles compute.
+struct Sum {
+    reduce: InstId,
+    /// Views between the member and the reduction.
+    views: Vec<InstId>,
+    what: ColumnSum,
+    /// Rows of a tile, which those of the sum are a multiple of.
+    n_rows: i64,
+}
+
+impl Sum {
+    /// Whether a tile gives all of a result.
+    fn is_whole(&self) -> bool {
+        self.what.n_rows == self.n_rows
+    }
+}
+
+impl Draft {
+    fn all(&self) -> impl Iterator<Item = InstId> {
+        let of_sums = self.sums.iter().flat_map(|sum| std::iter::once(sum.reduce).chain(sum.views.iter().copied()));
+        self.members.iter().chain(&self.maps).copied().chain(of_sums)
+    }
+
+    /// Bytes that the kernel writes.
+    fn bytes_written(&self, module: &Module, comp: CompId, users: &UserMap) -> u64 {
+        let all: HashSet<InstId> = self.all().collect();
+        let outputs = all.iter().filter(|&&member| is_needed_beside(module, comp, users, member, &all));
+        outputs.map(|&output| module.shape(output).memory_bytes()).sum()
+    }
+
+    fn group(&self, module: &Module, comp: CompId, users: &UserMap) -> Group {
+        let mut members: HashSet<InstId> = self.all().collect();
+        // The steps of a sum begin with a reshape of what is summed.
+        for sum in &self.sums {
+            let mut at = module.inst(sum.reduce).operands.first().copied();
+            while let Some(view) = at.filter(|&view| view != sum.what.source && is_view(module, view)) {
+                members.insert(view);
+                at = module.inst(view).operands.first().copied();
+            }
+        }
+        let filled = fills_of(module, self.conv, &members);
+        let all: HashSet<InstId> = members.iter().chain(&filled).copied().collect();
+        let in_order = |of: &dyn Fn(InstId) -> bool| {
+            module.comp(comp).insts.iter().copied().filter(|&inst| of(inst)).collect::<Vec<InstId>>()
+        };
+        let all_in_order = in_order(&|inst| all.contains(&inst));
+        let mut inputs = Vec::new();
+        for &operand in all_in_order.iter().flat_map(|&inst| &module.inst(inst).operands) {
+            if !all.contains(&operand) && !inputs.contains(&operand) {
+                inputs.push(operand);
+            }
+        }
+        Group {
+            members: in_order(&|inst| members.contains(&inst)),
+            outputs: in_order(&|inst| members.contains(&inst) && is_needed_beside(module, comp, users, inst, &members)),
+            all: all_in_order,
+            inputs,
+        }
+    }
+}
+
+fn is_needed_beside(module: &Module, comp: CompId, users: &UserMap, member: InstId, members: &HashSet<InstId>) -> bool {
+    module.comp(comp).root.expand() == Some(member) || users[member].iter().any(|user| !members.contains(user))
+}
+
+/// Constants and broadcasts that members read: they are done again inside.
+fn fills_of(module: &Module, conv: InstId, members: &HashSet<InstId>) -> Vec<InstId> {
+    let mut found = Vec::new();
+    let followers = members.iter().filter(|&&member| member != conv);
+    let mut open: Vec<InstId> = followers.flat_map(|&member| module.inst(member).operands.iter().copied()).collect();
+    while let Some(at) = open.pop() {
+        let is_scalar = module.shape(at).as_array().is_some_and(|shape| shape.n_elems() == 1);
+        let opcode = module.inst(at).opcode;
+        let is_fill = opcode == Opcode::Broadcast || (opcode == Opcode::Constant && is_scalar);
+        if is_fill && !found.contains(&at) && !members.contains(&at) && !has_order(module, at) {
+            found.push(at);
+            open.extend(module.inst(at).operands.iter().copied());
+        }
+    }
+    found
 }
 
 struct Found<'a> {
@@ -64,48 +178,61 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    fn group(&self) -> Option<Group> {
-        let maps = self.maps_of_operands();
-        let mut members = self.followers();
-        let bytes = |inst: InstId| self.module.shape(inst).memory_bytes();
-        let outputs = |members: &[InstId]| -> Vec<InstId> {
-            members.iter().copied().filter(|&member| self.is_needed_beside(member, members)).collect()
+    fn draft(&self) -> Option<Draft> {
+        let of_members = |members: Vec<InstId>| Draft {
+            conv: self.conv,
+            maps: self.maps_of_operands(),
+            sums: self.sums_of(&members),
+            members,
         };
+        let bytes = self.module.shape(self.conv).memory_bytes();
+        let mut draft = of_members(self.followers());
         // A result in a wider type, or several, would cost what the convolution's own does not.
-        let written: u64 = outputs(&members).into_iter().map(bytes).sum();
-        if written > bytes(self.conv) + bytes(self.conv) / 2 {
-            members = vec![self.conv];
+        if draft.bytes_written(self.module, self.comp, self.users) > bytes + bytes / 2 {
+            draft = of_members(vec![self.conv]);
         }
-        if members.len() + maps.len() == 1 {
-            return None;
-        }
-        let results = outputs(&members);
-        let text = &self.module.comp(self.comp).insts;
-        let filled = self.fills_of(&members);
-        let all: HashSet<InstId> = members.iter().chain(&maps).chain(&filled).copied().collect();
-        let in_order =
-            |of: &dyn Fn(InstId) -> bool| text.iter().copied().filter(|&inst| of(inst)).collect::<Vec<InstId>>();
-        let all_in_order = in_order(&|inst| all.contains(&inst));
-        let mut inputs = Vec::new();
-        for &operand in all_in_order.iter().flat_map(|&inst| &self.module.inst(inst).operands) {
-            if !all.contains(&operand) && !inputs.contains(&operand) {
-                inputs.push(operand);
+        (draft.all().count() > 1).then_some(draft)
+    }
+
+    /// Sums of columns of members, in as many parts as the convolution has tiles of the size that most sums fit.
+    fn sums_of(&self, members: &[InstId]) -> Vec<Sum> {
+        let Some((n_rows, n_features)) = rows_of_tiles(self.module, self.conv) else { return Vec::new() };
+        let found = n_rows.into_iter().map(|n_rows| self.sums_of_tiles(members, n_rows, n_features));
+        found.rev().max_by_key(Vec::len).unwrap_or_default()
+    }
+
+    fn sums_of_tiles(&self, members: &[InstId], n_rows: i64, n_features: i64) -> Vec<Sum> {
+        let mut found: Vec<Sum> = Vec::new();
+        for &member in members {
+            let mut open: Vec<(InstId, Vec<InstId>)> =
+                self.users[member].iter().map(|&user| (user, Vec::new())).collect();
+            while let Some((at, mut views)) = open.pop() {
+                let is_free = |inst: InstId| {
+                    !has_order(self.module, inst)
+                        && !self.waited_for.contains(&inst)
+                        && !self.group_of.contains_key(&inst)
+                };
+                if !is_free(at) {
+                    continue;
+                }
+                if let Some(what) = column_sum(self.module, at) {
+                    let sum = Sum { reduce: at, views, what, n_rows };
+                    let is_part = what.source == member && what.n_columns == n_features;
+                    let fits = sum.is_whole() || may_split_column_sum(self.module, at, n_rows);
+                    if is_part && fits && found.len() < MAX_SUMS {
+                        found.push(sum);
+                    }
+                } else if is_view(self.module, at) && !self.is_root(at) && self.users[at].len() == 1 {
+                    views.push(at);
+                    open.extend(self.users[at].iter().map(|&user| (user, views.clone())));
+                }
             }
         }
-        Some(Group {
-            members: in_order(&|inst| members.contains(&inst) || maps.contains(&inst)),
-            all: all_in_order,
-            inputs,
-            outputs: in_order(&|inst| results.contains(&inst)),
-        })
+        found
     }
 
     fn is_root(&self, inst: InstId) -> bool {
         self.module.comp(self.comp).root.expand() == Some(inst)
-    }
-
-    fn is_needed_beside(&self, member: InstId, members: &[InstId]) -> bool {
-        self.is_root(member) || self.users[member].iter().any(|user| !members.contains(user))
     }
 
     /// Reversals, reshapes and transposes that keep the fastest dim, of which only the convolution reads the result.
@@ -186,23 +313,5 @@ impl Found<'_> {
             }
         }
         members
-    }
-
-    /// Constants and broadcasts that members read: they are done again inside.
-    fn fills_of(&self, members: &[InstId]) -> Vec<InstId> {
-        let mut found = Vec::new();
-        let followers = members.iter().filter(|&&member| member != self.conv);
-        let mut open: Vec<InstId> =
-            followers.flat_map(|&member| self.module.inst(member).operands.iter().copied()).collect();
-        while let Some(at) = open.pop() {
-            let is_scalar = self.module.shape(at).as_array().is_some_and(|shape| shape.n_elems() == 1);
-            let opcode = self.module.inst(at).opcode;
-            let is_fill = opcode == Opcode::Broadcast || (opcode == Opcode::Constant && is_scalar);
-            if is_fill && !found.contains(&at) && !members.contains(&at) && !has_order(self.module, at) {
-                found.push(at);
-                open.extend(self.module.inst(at).operands.iter().copied());
-            }
-        }
-        found
     }
 }

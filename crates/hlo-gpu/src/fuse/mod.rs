@@ -96,7 +96,7 @@ impl Pass for Fuse {
                 cx.report.count("sorts", sorts.len() as u64);
             }
             build_fusions(module, comp, &sorts).map_err(cycle)?;
-            let convs = convolutions::find_convolutions(module, comp);
+            let convs = convolutions::find_convolutions(module, comp).map_err(cycle)?;
             n_changes += convs.len();
             if !convs.is_empty() {
                 cx.report.count("convolutions", convs.len() as u64);

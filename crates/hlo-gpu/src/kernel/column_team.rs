@@ -3,17 +3,15 @@
 //! A block has 32 lanes of columns and the rows of one part. Its threads go down the rows, [`ROWS`] of them at a time, compute and write
 //! the elements, and keep the sums; at the end they join these in shared memory. The order of the additions is fixed.
 
-use std::collections::HashMap;
-
-use hlo_analysis::fusion::{COLUMNS_OF_BLOCK, ColumnSum, column_sum, n_column_dims};
+use hlo_analysis::fusion::{COLUMNS_OF_BLOCK, ColumnSum, n_column_dims};
 use hlo_ir::{ArrayShape, InstId, Module};
 use smallvec::SmallVec;
 
 use super::Signature;
 use super::contraction::LOOPS;
 use super::emitter::{Argument, Atom, Binding, Emitter, FrameId, Index, Preloaded, ScopeKind, Value};
-use super::group::{BlockRange, ResultGroup, either_way};
-use super::reach::{self, Reach, Root};
+use super::group::{BlockRange, ResultGroup, ResultSum, either_way};
+use super::reach::{self, Reach};
 use super::reduction::Reduced;
 use super::team::Team;
 use super::team_join;
@@ -34,7 +32,7 @@ const MAX_AHEAD: i64 = 4;
 pub(super) struct ColumnTeam {
     /// What is written whole, and the sums, by the numbers of the results.
     pub whole: Vec<usize>,
-    sums: Vec<(usize, InstId, ColumnSum)>,
+    sums: Vec<ResultSum>,
     /// The shape of all that is written whole or summed.
     shape: ArrayShape,
     /// Operands that are read at the elements that are written.
@@ -45,13 +43,7 @@ pub(super) struct ColumnTeam {
 
 /// The columns of a kernel that gives whole arrays of one shape and sums of columns of arrays that it computes.
 pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> Option<ColumnTeam> {
-    let (mut whole, mut sums) = (Vec::new(), Vec::new());
-    for (i, root) in reach.roots.iter().enumerate() {
-        match column_sum(module, root.inst).filter(|_| !signature.bindings.contains_key(&root.inst)) {
-            Some(sum) => sums.push((i, root.inst, sum)),
-            None => whole.push(i),
-        }
-    }
+    let (whole, sums) = reach.whole_and_sums(module, &signature.bindings);
     let (&first, &(_, _, sum)) = (whole.first()?, sums.first()?);
     let is_sum = |inst: &InstId| signature.bindings.contains_key(inst) || sums.iter().any(|(_, own, _)| own == inst);
     let mut all = reach.roots.iter().flat_map(|root| &root.all);
@@ -69,7 +61,7 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
     }
     n_column_dims(&shape, sum.n_columns)?;
     let mut loaded: Vec<(usize, InstId)> = Vec::new();
-    let at_elements = at_elements(module, reach, &signature.bindings, &sums);
+    let at_elements = reach.with_sources(module, &signature.bindings, &sums);
     for inst in at_elements.roots.iter().flat_map(|root| root.in_place.iter().copied()) {
         if let Some(Binding::Arguments(argument)) = signature.bindings.get(&inst)
             && module.shape(inst).as_array().is_some_and(is_own)
@@ -89,20 +81,6 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
     Some(ColumnTeam { whole, sums, shape, loaded, width })
 }
 
-/// What the results are made of, where each sum is what it adds: the threads read it at its own elements.
-fn at_elements(
-    module: &Module,
-    reach: &Reach,
-    bindings: &HashMap<InstId, Binding>,
-    sums: &[(usize, InstId, ColumnSum)],
-) -> Reach {
-    let of = |(i, root): (usize, &Root)| match sums.iter().find(|(result, _, _)| *result == i) {
-        Some((_, _, sum)) => Root::new(module, bindings, sum.source, 0),
-        None => root.clone(),
-    };
-    Reach { roots: reach.roots.iter().enumerate().map(of).collect() }
-}
-
 impl ColumnTeam {
     /// Pairs of operand and result leaves that may share one buffer.
     pub(super) fn updatable(
@@ -112,7 +90,7 @@ impl ColumnTeam {
         group: &ResultGroup,
         signature: &Signature,
     ) -> Vec<(usize, usize)> {
-        let reach = at_elements(module, reach, &signature.bindings, &self.sums);
+        let reach = reach.with_sources(module, &signature.bindings, &self.sums);
         reach::updatable(module, &reach, std::iter::once(group), signature)
     }
 

@@ -1,5 +1,6 @@
 //! A group of results that are computed together, and the blocks of the grid that compute it.
 
+use hlo_analysis::fusion::ColumnSum;
 use hlo_ir::InstId;
 
 use super::emitter::{Argument, Atom, Emitter, FrameId};
@@ -26,6 +27,12 @@ impl ResultGroup {
         ResultGroup { results, sources, is_one_layout: self.is_one_layout, n_elems: self.n_elems }
     }
 
+    /// The group without results that are sums.
+    pub(super) fn without(&self, sums: &[ResultSum]) -> ResultGroup {
+        let others = self.results.iter().copied().filter(|result| sums.iter().all(|(sum, _, _)| sum != result));
+        self.only(&others.collect::<Vec<usize>>())
+    }
+
     /// The values of all results at an index: result, position in its memory and stored value.
     ///
     /// All are read before any is written, as a result may lie where an operand lies.
@@ -50,6 +57,9 @@ impl ResultGroup {
         Ok(stores)
     }
 }
+
+/// A sum of columns among the results: the result's number, the reduction, and what it is.
+pub(super) type ResultSum = (usize, InstId, ColumnSum);
 
 /// The blocks of a group.
 pub(super) struct BlockRange {

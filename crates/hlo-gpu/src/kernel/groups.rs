@@ -90,19 +90,8 @@ impl FormedGroup {
 
 /// Puts the results into groups and chooses the form of each.
 pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, options: &EmitOptions) -> Vec<FormedGroup> {
-    if let (false, Some(rows)) = (options.is_elemental_only, row_team::choose(module, reach, signature)) {
-        let sources = reach.roots.iter().map(|root| (root.inst, root.leaf)).collect();
-        let results: Vec<usize> = (0..reach.roots.len()).collect();
-        let is_one_layout = are_one_layout(signature, &results);
-        let group = ResultGroup { results, sources, is_one_layout, n_elems: rows.n_rows() };
-        return vec![FormedGroup { group, form: Form::RowTeam(rows) }];
-    }
-    if let (false, Some(columns)) = (options.is_elemental_only, column_team::choose(module, reach, signature)) {
-        let sources = reach.roots.iter().map(|root| (root.inst, root.leaf)).collect();
-        let results: Vec<usize> = (0..reach.roots.len()).collect();
-        let is_one_layout = are_one_layout(signature, &columns.whole);
-        let group = ResultGroup { results, sources, is_one_layout, n_elems: columns.n_elems() };
-        return vec![FormedGroup { group, form: Form::Columns(columns) }];
+    if let (false, Some(all)) = (options.is_elemental_only, form_of_all(module, reach, signature, options)) {
+        return vec![all];
     }
     let mut of_result: Vec<usize> = (0..reach.roots.len()).collect();
     let mut owner: HashMap<(InstId, &[i64]), usize> = HashMap::new();
@@ -138,6 +127,23 @@ pub(super) fn groups(module: &Module, reach: &Reach, signature: &Signature, opti
         }
     }
     groups
+}
+
+/// All results in one form, where sums of columns or reductions of rows are among them.
+fn form_of_all(module: &Module, reach: &Reach, signature: &Signature, options: &EmitOptions) -> Option<FormedGroup> {
+    let results: Vec<usize> = (0..reach.roots.len()).collect();
+    let tiles = || conv_tiles::choose_with_sums(module, reach, signature, options.uses_tf32);
+    let (is_one_layout, n_elems, form) = if let Some(tiles) = tiles() {
+        (are_one_layout(signature, tiles.whole()), tiles.n_elems(), Form::Product(tiles))
+    } else if let Some(rows) = row_team::choose(module, reach, signature) {
+        (are_one_layout(signature, &results), rows.n_rows(), Form::RowTeam(rows))
+    } else if let Some(columns) = column_team::choose(module, reach, signature) {
+        (are_one_layout(signature, &columns.whole), columns.n_elems(), Form::Columns(columns))
+    } else {
+        return None;
+    };
+    let sources = reach.roots.iter().map(|root| (root.inst, root.leaf)).collect();
+    Some(FormedGroup { group: ResultGroup { results, sources, is_one_layout, n_elems }, form })
 }
 
 /// Whether the elements of these results lie in the same order.

@@ -16,6 +16,7 @@ mod emitter;
 mod group;
 mod groups;
 mod indexing;
+mod kept_sum;
 mod places;
 mod reach;
 mod reduction;
@@ -33,7 +34,7 @@ mod team_join;
 mod tiles;
 mod windows;
 
-pub(crate) use conv_tiles::conv_rounds;
+pub(crate) use conv_tiles::{MAX_SUMS, conv_rounds, rows_of_tiles};
 pub(crate) use shape_ops::keeps_runs;
 pub(crate) use sort_rows::{comparator_keys, max_sorted_elems, sorted_operand};
 pub(crate) use windows::window_dims;
@@ -151,6 +152,7 @@ pub fn emit(module: &Module, inst: InstId, options: &EmitOptions) -> Result<Emit
     let updatable = match groups.as_slice() {
         [only] if only.is_of_rows() => reach::updatable_rows(&signature, &emitter.rows_read),
         [FormedGroup { group, form: Form::Columns(columns) }] => columns.updatable(module, &reach, group, &signature),
+        [FormedGroup { group, form: Form::Product(tiles) }] => tiles.updatable(module, &reach, group, &signature),
         _ => reach::updatable(module, &reach, groups.iter().map(|formed| &formed.group), &signature),
     };
     let body = emitter.into_text();

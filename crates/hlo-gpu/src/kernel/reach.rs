@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use hlo_analysis::fusion::column_sum;
 use hlo_analysis::values::{InstLeaf, Through, follow};
 use hlo_ir::{InstId, Module, Opcode};
 
 use super::Signature;
 use super::emitter::{Binding, RowsRead, array_of_leaf};
-use super::group::ResultGroup;
+use super::group::{ResultGroup, ResultSum};
 
 /// What the results of a kernel are made of.
 pub(super) struct Reach {
@@ -37,6 +38,36 @@ impl Reach {
             Root::new(module, bindings, from.inst, from.leaf_idx as usize)
         };
         Reach { roots: (0..n_results).map(follow).collect() }
+    }
+
+    /// The numbers of the results that are no sums of columns, and the sums: result, reduction, and what it is.
+    pub(super) fn whole_and_sums(
+        &self,
+        module: &Module,
+        bindings: &HashMap<InstId, Binding>,
+    ) -> (Vec<usize>, Vec<ResultSum>) {
+        let (mut whole, mut sums) = (Vec::new(), Vec::new());
+        for (i, root) in self.roots.iter().enumerate() {
+            match column_sum(module, root.inst).filter(|_| !bindings.contains_key(&root.inst)) {
+                Some(sum) => sums.push((i, root.inst, sum)),
+                None => whole.push(i),
+            }
+        }
+        (whole, sums)
+    }
+
+    /// The same, where each sum is what it adds: the threads read it at its own elements.
+    pub(super) fn with_sources(
+        &self,
+        module: &Module,
+        bindings: &HashMap<InstId, Binding>,
+        sums: &[ResultSum],
+    ) -> Reach {
+        let of = |(i, root): (usize, &Root)| match sums.iter().find(|(result, _, _)| *result == i) {
+            Some((_, _, sum)) => Root::new(module, bindings, sum.source, 0),
+            None => root.clone(),
+        };
+        Reach { roots: self.roots.iter().enumerate().map(of).collect() }
     }
 }
 

@@ -14,8 +14,9 @@ use super::Signature;
 use super::dtype::CType;
 use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind};
 use super::group::{BlockRange, ResultGroup};
+use super::kept_sum::KeptSum;
 use super::reach::Reach;
-use super::row_sums::{KeptSum, RowSums};
+use super::row_sums::RowSums;
 use super::row_walk::{PackAt, RowWalk, has_rows};
 use super::team::Team;
 use crate::GpuError;
@@ -207,7 +208,7 @@ impl RowTeam {
             pack.each_element(e, &mut |e, k, index| {
                 let stores = whole.values_at(e, frame, results, index)?;
                 for sum in kept {
-                    sum.add(e, frame, pack, (k, index), is_own.as_deref())?;
+                    sum.add(e, frame, (pack.element_of_thread(k), index), is_own.as_deref())?;
                 }
                 let guard = is_own.as_ref().map_or(String::new(), |condition| format!("if ({condition}) "));
                 for (result, at, value) in &stores {

@@ -4,6 +4,7 @@
 //! The lowering here is as plain as can be: every instruction of ENTRY is one launch, every value has its own memory.
 
 mod columns;
+mod convolution_sums;
 mod convolutions;
 mod rows;
 mod sorts;

@@ -5,7 +5,8 @@
 //! of both sides, reversed windows and groups (each a product of its own) all go this way. A block computes a tile of
 //! the output; slices of both factors go through shared memory ([`slices`]), and while one slice is multiplied the next one is
 //! on its way. Factors of 16-bit floats are multiplied by tensor cores, others by each thread, which holds a small tile in
-//! registers. What follows the convolution element by element is computed before its result is written.
+//! registers. What follows the convolution element by element is computed before its result is written, and sums of its columns
+//! on the way ([`sums`]).
 //!
 //! One thread for each element computes instead: groups with less than four features (nothing is shared between the
 //! elements of a row), sums of less than 16 products, outputs of less than 1024 elements, convolutions that other operations
@@ -13,6 +14,9 @@
 
 mod size;
 mod slices;
+mod sums;
+
+pub(crate) use sums::{MAX_SUMS, rows_of_tiles};
 
 use std::collections::HashSet;
 
@@ -21,11 +25,14 @@ use smallvec::SmallVec;
 
 use self::size::{Size, Units};
 use self::slices::{Side, Sides};
+use self::sums::{SumsPlace, TileSums};
 use super::Signature;
 use super::contraction::Convolution;
 use super::dtype::CType;
 use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind};
 use super::group::{BlockRange, ResultGroup};
+use super::kept_sum::KeptSum;
+use super::reach::{self, Reach};
 use super::windows::guarded;
 use crate::GpuError;
 use crate::lower::dot::may_round_to_tf32;
@@ -46,6 +53,8 @@ pub(super) struct ConvTiles {
     /// The output's dims that `m` goes over, the fastest first.
     row_dims: SmallVec<[usize; 4]>,
     sides: Sides,
+    /// Sums of the columns of each tile.
+    sums: TileSums,
 }
 
 /// The matrix product of one group.
@@ -87,7 +96,7 @@ pub(crate) fn conv_rounds(module: &Module, conv: InstId, parts: i64) -> Option<f
     let conv = Convolution::of(module, conv)?;
     let Product { units, m, n, k } = Product::of(&conv, false)?;
     let n_groups = conv.n_groups * parts;
-    let size = size::choose(units, (m, n), n_groups);
+    let size = size::choose(units, (m, n), n_groups, None)?;
     // Slices are whole.
     let k_of_part = ceil_div(ceil_div(k, parts), size.slice) * size.slice;
     let busy = size.rounds((m, n), n_groups) as f64 * k_of_part as f64 * size::MULTIPROCESSORS as f64;
@@ -101,28 +110,61 @@ pub(super) fn choose(
     group: &ResultGroup,
     uses_tf32: bool,
 ) -> Option<ConvTiles> {
-    let inst = only_convolution(module, signature, group)?;
+    of_sources(module, signature, &group.sources, TileSums::default(), uses_tf32)
+}
+
+/// The tiles of a kernel of one convolution, or of what is computed from its elements one by one, and of sums of columns of these.
+pub(super) fn choose_with_sums(
+    module: &Module,
+    reach: &Reach,
+    signature: &Signature,
+    uses_tf32: bool,
+) -> Option<ConvTiles> {
+    let sums = TileSums::of(module, reach, signature)?;
+    let sources = reach.with_sources(module, &signature.bindings, sums.all());
+    let sources: Vec<(InstId, usize)> = sources.roots.iter().map(|root| (root.inst, root.leaf)).collect();
+    of_sources(module, signature, &sources, sums, uses_tf32)
+}
+
+fn of_sources(
+    module: &Module,
+    signature: &Signature,
+    sources: &[(InstId, usize)],
+    sums: TileSums,
+    uses_tf32: bool,
+) -> Option<ConvTiles> {
+    let inst = only_convolution(module, signature, sources)?;
     let conv = Convolution::of(module, inst)?;
     let Product { units, m, n, k } = Product::of(&conv, uses_tf32)?;
+    let row_dims = row_dims(&conv);
+    if !sums.fit(&conv, &row_dims) {
+        return None;
+    }
+    // Parts of sums may have as few rows as no tile of tensor cores.
+    let with_all_bits = Product::of(&conv, false)?.units;
+    let size_of = |units: Units| size::choose(units, (m, n), conv.n_groups, sums.n_rows());
+    let size = size_of(units).or_else(|| size_of(with_all_bits))?;
+    let sides = Sides::new(module, signature, &conv, &row_dims, (n, size));
+    Some(ConvTiles { conv: inst, m, n, k, n_groups: conv.n_groups, size, row_dims, sides, sums })
+}
+
+/// The output's dims that rows go over: the one that is fastest in the input first, then as the output lies.
+fn row_dims(conv: &Convolution<'_>) -> SmallVec<[usize; 4]> {
     let dims = &conv.attrs.dim_labels;
     let feature = dims.output_feature as usize;
-    // The row dim that is fastest in the input first, then as the output lies.
     let in_input = slices::fastest(conv.input);
     let spatial = dims.input_spatial.iter().zip(&dims.output_spatial);
     let pairs = spatial.chain(std::iter::once((&dims.input_batch, &dims.output_batch)));
     let first = pairs.filter(|(from, _)| Some(**from) == in_input).map(|(_, to)| *to as usize).next();
     let others = conv.output.physical_order().into_iter().filter(|&dim| dim != feature && Some(dim) != first);
-    let row_dims: SmallVec<[usize; 4]> = first.into_iter().chain(others).collect();
-    let size = size::choose(units, (m, n), conv.n_groups);
-    let sides = Sides::new(module, signature, &conv, &row_dims, (n, size));
-    Some(ConvTiles { conv: inst, m, n, k, n_groups: conv.n_groups, size, row_dims, sides })
+    first.into_iter().chain(others).collect()
 }
 
-/// The convolution that all results of a group are, or are computed from at their own element.
-fn only_convolution(module: &Module, signature: &Signature, group: &ResultGroup) -> Option<InstId> {
+/// The convolution that all these leaves are, or are computed from at their own element.
+fn only_convolution(module: &Module, signature: &Signature, sources: &[(InstId, usize)]) -> Option<InstId> {
     let mut found: Option<InstId> = None;
     let (mut seen, mut open) = (HashSet::new(), Vec::new());
-    for &(source, leaf) in &group.sources {
+    for &(source, leaf) in sources {
         if leaf != 0 || signature.bindings.contains_key(&source) {
             return None;
         }
@@ -152,7 +194,7 @@ fn only_convolution(module: &Module, signature: &Signature, group: &ResultGroup)
         let is_elementwise = module.inst(inst).opcode.is_elementwise();
         !depends(inst) || (is_elementwise && module.shape(inst).as_array().is_some_and(|array| array.dims == *dims))
     });
-    let all_depend = group.sources.iter().all(|&(source, _)| depends(source));
+    let all_depend = sources.iter().all(|&(source, _)| depends(source));
     (is_at_own_element && all_depend).then_some(conv)
 }
 
@@ -177,6 +219,28 @@ impl ConvTiles {
     /// Tiles of all groups.
     pub(super) fn n_tiles(&self) -> i64 {
         ceil_div(self.m, self.size.tile[0]) * ceil_div(self.n, self.size.tile[1]) * self.n_groups
+    }
+
+    /// The numbers of the results that are no sums.
+    pub(super) fn whole(&self) -> &[usize] {
+        self.sums.whole()
+    }
+
+    /// Elements of the convolution.
+    pub(super) fn n_elems(&self) -> i64 {
+        self.m * self.n * self.n_groups
+    }
+
+    /// Pairs of operand and result leaves that may share one buffer, beside sums.
+    pub(super) fn updatable(
+        &self,
+        module: &Module,
+        reach: &Reach,
+        group: &ResultGroup,
+        signature: &Signature,
+    ) -> Vec<(usize, usize)> {
+        let reach = reach.with_sources(module, &signature.bindings, self.sums.all());
+        reach::updatable(module, &reach, std::iter::once(group), signature)
     }
 
     /// Writes the loop over the tiles of a group's blocks.
@@ -228,7 +292,10 @@ impl ConvTiles {
                 e.line("__syncthreads();");
                 Ok(())
             })?;
-            self.store(e, frame, (group, results), &conv, (of_group, first_m, first_n), &sums)
+            let kept = self.sums.start(e, frame, self.size)?;
+            self.store(e, frame, (group, results, &kept), &conv, (of_group, first_m, first_n), &sums)?;
+            let tile = SumsPlace { part: tile_row, first: first_n, of_group, n: self.n, n_features: conv.n_features() };
+            self.sums.write(e, frame, results, (self.size, &tile), &kept)
         })
     }
 
@@ -292,12 +359,13 @@ impl ConvTiles {
         &self,
         e: &mut Emitter<'_>,
         frame: FrameId,
-        (group, results): (&ResultGroup, &[Argument]),
+        (group, results, kept): (&ResultGroup, &[Argument], &[KeptSum]),
         conv: &Convolution<'_>,
         (of_group, first_m, first_n): (Atom, Atom, Atom),
         sums: &str,
     ) -> Result<(), GpuError> {
         let ctype = CType::of(conv.output.dtype);
+        let whole_results = group.without(self.sums.all());
         let unrolled = |e: &mut Emitter<'_>, n: i64| {
             let i = e.loop_variable();
             (i, format!("#pragma unroll\nfor (idx {i} = 0; {i} < {n}; ++{i})"))
@@ -327,9 +395,10 @@ impl ConvTiles {
                         e.unrounded.insert(value.text.clone(), whole.text);
                     }
                     e.staged.insert((frame, self.conv), value);
-                    let stores = group.values_at(e, frame, results, &index);
+                    let stores = whole_results.values_at(e, frame, results, &index)?;
+                    kept.iter().try_for_each(|sum| sum.add(e, frame, (j, &index[..]), None))?;
                     e.staged.clear();
-                    for (result, at, value) in stores? {
+                    for (result, at, value) in stores {
                         e.line(format!("r{result}[{at}] = {value};"));
                     }
                     Ok(())

@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use smallvec::SmallVec;
+
 use super::ceil_div;
 
 /// Threads of a block.
@@ -90,10 +92,26 @@ const SIZES: [Size; 23] = [
 /// Blocks that run at a time: a device of this many multiprocessors has 132 (H100 data sheet).
 pub(super) const MULTIPROCESSORS: i64 = 132;
 
-/// The size whose tiles are done first.
-pub(super) fn choose(units: Units, (m, n): (i64, i64), n_groups: i64) -> Size {
-    let sizes = SIZES.iter().filter(|size| size.units == units);
-    sizes.min_by_key(|size| size.rounds((m, n), n_groups)).copied().unwrap_or(SIZES[0])
+/// The size whose tiles are done first; of those with so many rows, if they must have them.
+pub(super) fn choose(units: Units, (m, n): (i64, i64), n_groups: i64, n_rows: Option<i64>) -> Option<Size> {
+    let sizes = SIZES.iter().filter(|size| size.units == units && n_rows.is_none_or(|n_rows| size.tile[0] == n_rows));
+    sizes.min_by_key(|size| size.rounds((m, n), n_groups)).copied()
+}
+
+/// Rows of the tiles that are done first or take at most a fiftieth longer, the fastest first.
+pub(super) fn rows_of_fast(units: Units, (m, n): (i64, i64), n_groups: i64) -> SmallVec<[i64; 4]> {
+    let timed =
+        SIZES.iter().filter(|size| size.units == units).map(|size| (size.rounds((m, n), n_groups), size.tile[0]));
+    let mut timed: SmallVec<[(i64, i64); 8]> = timed.collect();
+    timed.sort_by_key(|&(time, _)| time);
+    let most = timed.first().map_or(0, |&(best, _)| best.saturating_add(best / 50));
+    let mut rows: SmallVec<[i64; 4]> = SmallVec::new();
+    for (_, n_rows) in timed.into_iter().take_while(|&(time, _)| time <= most) {
+        if !rows.contains(&n_rows) {
+            rows.push(n_rows);
+        }
+    }
+    rows
 }
 
 impl Size {
@@ -118,6 +136,17 @@ impl Size {
     /// Sums of a thread.
     pub(super) fn sums(&self) -> i64 {
         self.own().iter().product()
+    }
+
+    /// Threads among which the rows of a tile's column are dealt out.
+    pub(super) fn threads_of_column(&self) -> i64 {
+        self.tile[0] / self.own()[0]
+    }
+
+    /// The number of a thread among those.
+    pub(super) fn thread_of_column(&self) -> String {
+        let [number, _] = self.part_number();
+        if self.units.are_tensor_cores() { format!("{number} * 8 + (int)(threadIdx.x % 32 / 4)") } else { number }
     }
 
     /// Parts along the columns.
