@@ -19,7 +19,7 @@ use hlo_pass::runner::bind;
 use std::fmt::Write;
 
 /// What the GPU backend lowers best.
-pub const GPU: &str = "expand-operations,inline-calls,simplify-tuples,scatter-to-select,cse,convolution-to-dot,split-convolutions,dce,propagate-layouts,pad-products,fuse";
+pub const GPU: &str = "expand-operations,inline-calls,simplify-tuples,scatter-to-select,simplify-algebra,cse,convolution-to-dot,split-convolutions,dce,propagate-layouts,pad-products,fuse";
 
 /// [`GPU`] for products of f32 that are computed so.
 pub(crate) fn gpu_passes(matmul: Matmul) -> String {

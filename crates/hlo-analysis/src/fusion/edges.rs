@@ -337,6 +337,14 @@ impl Edges {
         }
     }
 
+    /// Makes the edges from an instruction not fusable.
+    pub(super) fn cut_users(&mut self, module: &Module, inst: InstId) {
+        for user in self.users[inst].clone() {
+            let slots = module.inst(user).operands.iter().enumerate().filter(|&(_, &operand)| operand == inst);
+            slots.for_each(|(slot, _)| self.cut_edge(user, slot));
+        }
+    }
+
     /// Makes the edges into instructions that change dims not fusable.
     pub(super) fn cut(&mut self, module: &Module, inst: InstId) {
         for (k, &operand) in module.inst(inst).operands.iter().enumerate() {

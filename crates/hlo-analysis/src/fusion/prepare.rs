@@ -116,10 +116,15 @@ fn rewrite_idle_reductions(module: &mut Module, comp: CompId) -> Result<usize, I
 fn sums_by_rows(module: &Module, comp: CompId) -> HashSet<InstId> {
     let insts = &module.comp(comp).insts;
     let may_be = |inst: &InstId| column_sum(module, *inst).filter(|sum| may_be_of_rows(module, sum));
-    if !insts.iter().any(|inst| may_be(inst).is_some()) {
+    let sums: Vec<InstId> = insts.iter().copied().filter(|inst| may_be(inst).is_some()).collect();
+    if sums.is_empty() {
         return HashSet::new();
     }
-    let edges = Edges::of(module, comp);
+    let mut edges = Edges::of(module, comp);
+    // What is made of a sum is made of its second step.
+    for sum in sums.into_iter().filter(|&sum| find_split(module, sum, true).is_some()) {
+        edges.cut_users(module, sum);
+    }
     let (stages, _) = find_stages(module, comp, &edges);
     let mut found = HashSet::new();
     for members in components(module, comp, &edges, &stages) {

@@ -2,6 +2,7 @@
 //! these (the gradient of a bias, the statistics of a batch norm), and with the reversals and reshapes of their operands, which a kernel
 //! computes by an index.
 
+use super::{has_order, waited_for};
 use crate::kernel::{MAX_SUMS, keeps_runs, rows_of_tiles};
 use cranelift_entity::SecondaryMap;
 use hashbrown::{HashMap, HashSet};
@@ -47,9 +48,7 @@ pub(super) fn find_convolutions(module: &mut Module, comp: CompId) -> Result<Vec
 /// What the convolutions of a computation take in, with the users of what the module has.
 fn find_drafts(module: &Module, comp: CompId) -> (Vec<Draft>, UserMap) {
     let insts = &module.comp(comp).insts;
-    let marks = insts.iter().filter_map(|&inst| module.inst(inst).marks.as_ref());
-    // A fusion does not stand for its members: what others wait for would be computed a second time, outside of it.
-    let waited_for: HashSet<InstId> = marks.flat_map(|marks| marks.control_predecessors.iter().copied()).collect();
+    let waited_for = waited_for(module, comp);
     let is_convolution = |&inst: &InstId| {
         module.inst(inst).opcode == Opcode::Convolution && !has_order(module, inst) && !waited_for.contains(&inst)
     };
@@ -68,10 +67,6 @@ fn find_drafts(module: &Module, comp: CompId) -> (Vec<Draft>, UserMap) {
         }
     }
     (drafts, users)
-}
-
-fn has_order(module: &Module, inst: InstId) -> bool {
-    module.inst(inst).marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty())
 }
 
 /// What a convolution takes in.

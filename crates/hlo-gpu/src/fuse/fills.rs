@@ -1,6 +1,7 @@
 //! Reductions and sorts of several operands with the fills among these: the indices of an argmax, or the positions that a sort takes along, are an
 //! iota, which need not lie in memory. Of sorts of which the first elements are wanted, no others are written.
 
+use super::has_order;
 use crate::kernel::sorted_operand;
 use hlo_analysis::fusion::{Group, is_reduce};
 use hlo_ir::{CompId, InstId, Module, Opcode};
@@ -47,10 +48,6 @@ pub(super) fn find_sorts(module: &Module, comp: CompId) -> Vec<Group> {
         (group.all.len() > 1).then_some(group)
     };
     sorts.into_iter().filter_map(grouped).collect()
-}
-
-fn has_order(module: &Module, inst: InstId) -> bool {
-    module.inst(inst).marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty())
 }
 
 fn group(module: &Module, comp: CompId, user: InstId, n_arrays: usize) -> Option<Group> {

@@ -20,8 +20,8 @@
 //! results go in two steps ([`prepare_and_stage`]). 2. Instructions that are computed element by element of the same dims
 //! go together, with all results that are needed elsewhere; so do producers that one consumer alone reads through a
 //! transpose, slice, pad, broadcast or reduction. What costs nothing to do again (constants, iotas, broadcasts, views) is done
-//! again in each fusion. Reductions and sorts of several operands take in the iotas among these ([`fills`]), convolutions what follows them element by
-//! element ([`convolutions`]). 3. Sums of columns (the gradients of biases, of a norm's scale) go to the kernel that computes what they
+//! again in each fusion. Reductions and sorts of several operands take in the iotas among these ([`fills`]), scatters what their arrays and updates
+//! are ([`scatters`]), convolutions what follows them element by element ([`convolutions`]). 3. Sums of columns (the gradients of biases, of a norm's scale) go to the kernel that computes what they
 //! sum, or that reads what they read, row by row or element by element: each of its blocks adds up a part. 4. Small fusions whose
 //! results leave the computation (the updates of biases and scales) go together into one, side by side; so do those that read
 //! parameters alone (weights in another type), and short sums of one stage (the second steps of long ones).
@@ -29,8 +29,7 @@
 //! **What it does not do.** No expensive arithmetic is done twice: a value that two fusions need is written to memory, unless a few
 //! operations give it anew of others that are kept as long (see [`prepare_and_stage`]). What a
 //! reduction gives is used within its fusion element by element, where there are enough results or each is short, and for the rows
-//! that it comes from: softmax and the norms are one kernel, and so are their gradients. Dots, scatters,
-//! sorts, collectives, loops stay as they are.
+//! that it comes from: softmax and the norms are one kernel, and so are their gradients. Dots, collectives, loops stay as they are.
 //!
 //! **Algorithm.** Each instruction has a *stage*: an edge that cannot be fused leads to a later stage, one that can may stay
 //! within. So edges between different fusions lead to later stages always, and no cycle can come about.
@@ -42,12 +41,14 @@
 
 mod convolutions;
 mod fills;
+mod scatters;
 
 use crate::lower::legalize::stepwise_computations;
+use hashbrown::HashSet;
 use hlo_analysis::Preserved;
 use hlo_analysis::fusion::{FusionLimits, Prepared, build_fusions, find_groups_of, prepare_and_stage};
-use hlo_ir::Module;
 use hlo_ir::diag::Entity;
+use hlo_ir::{CompId, InstId, Module};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
@@ -96,6 +97,12 @@ impl Pass for Fuse {
                 cx.report.count("sorts", sorts.len() as u64);
             }
             build_fusions(module, comp, &sorts).map_err(cycle)?;
+            let scatters = scatters::find_scatters(module, comp);
+            n_changes += scatters.len();
+            if !scatters.is_empty() {
+                cx.report.count("scatters", scatters.len() as u64);
+            }
+            build_fusions(module, comp, &scatters).map_err(cycle)?;
             let convs = convolutions::find_convolutions(module, comp).map_err(cycle)?;
             n_changes += convs.len();
             if !convs.is_empty() {
@@ -129,6 +136,17 @@ impl Pass for Fuse {
     }
 }
 
-fn cycle(inst: hlo_ir::InstId) -> PassError {
+/// Whether an instruction waits for others beside its operands.
+fn has_order(module: &Module, inst: InstId) -> bool {
+    module.inst(inst).marks.as_ref().is_some_and(|marks| !marks.control_predecessors.is_empty())
+}
+
+/// What others wait for. A fusion does not stand for its members: these would be computed a second time, outside of it.
+fn waited_for(module: &Module, comp: CompId) -> HashSet<InstId> {
+    let marks = module.comp(comp).insts.iter().filter_map(|&inst| module.inst(inst).marks.as_ref());
+    marks.flat_map(|marks| marks.control_predecessors.iter().copied()).collect()
+}
+
+fn cycle(inst: InstId) -> PassError {
     PassError::about("acyclic", Entity::Inst(inst), "expected no cycle after fusion, found one")
 }

@@ -3,7 +3,8 @@
 //! 1. The block's threads look at all index vectors, a thousand at a time, and put those that hit the block's rows into a
 //!    list in shared memory, in the order of the index vectors.
 //! 2. When the list is nearly full, and at the end, the threads go through the block's rows. They load a row, add its
-//!    updates in the order of the list, and store it. The first time the operand's row is loaded, later the result's.
+//!    updates in the order of the list, and store it. The first time the operand's row is loaded, later the result's: then, and where
+//!    the result lies where the operand lies, rows without updates stay as they are.
 //!
 //! So every order of additions is that of the index vectors, and where the list suffices once, each row is read and written
 //! once.
@@ -12,7 +13,7 @@ use hlo_ir::{InstId, Module, Opcode};
 use smallvec::SmallVec;
 
 use super::Signature;
-use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind, Value};
+use super::emitter::{Argument, Atom, Binding, Emitter, FrameId, Index, ScopeKind, Value};
 use super::group::{BlockRange, ResultGroup};
 use super::indexing::ScatterParts;
 use super::reduction::Combiner;
@@ -42,6 +43,8 @@ pub(super) struct ScatterRows {
     n_columns: i64,
     /// Threads along a row; the block's other threads take other rows.
     lanes: i64,
+    /// The arguments that the operands are, if all are.
+    arguments: Option<SmallVec<[usize; 2]>>,
 }
 
 /// A group that is a scatter whose windows are whole rows.
@@ -70,7 +73,12 @@ pub(super) fn choose(module: &Module, signature: &Signature, group: &ResultGroup
     let n_rows = row_dims.iter().map(|&dim| shape.dims[dim]).product();
     let n_columns: i64 = column_dims.iter().map(|&dim| shape.dims[dim]).product();
     let lanes = (n_columns.max(1) as u64).next_power_of_two().min(256) as i64;
-    Some(ScatterRows { scatter: inst, row_dims, column_dims, n_rows, n_columns, lanes })
+    let argument = |operand: &InstId| match signature.bindings.get(operand)? {
+        Binding::Arguments(argument) => Some(*argument),
+        Binding::Outer(..) | Binding::Scalar(_) => None,
+    };
+    let arguments = module.inst(inst).operands.iter().take(n).map(argument).collect();
+    Some(ScatterRows { scatter: inst, row_dims, column_dims, n_rows, n_columns, lanes, arguments })
 }
 
 impl ScatterRows {
@@ -106,7 +114,7 @@ impl ScatterRows {
         let n_updates: i64 = sizes.iter().product();
         let n_owners = rows_at_once * i64::from(blocks.n_blocks);
         let list = List { items: e.fresh("s"), rows: e.fresh("s"), length: e.fresh("n") };
-        let is_first = e.variable("bool", "true");
+        let is_first = e.variable("bool", &self.has_other_memory(results));
         let update =
             Update { rows: self, parts: &parts, combiner: &combiner, results, frame, sizes: &sizes, list: &list };
         let owned = Owned { lane, owner, n_owners, is_first: &is_first.text };
@@ -153,6 +161,21 @@ impl ScatterRows {
                 Ok(())
             })
         })
+    }
+
+    /// A condition of the kernel: a result lies elsewhere than its operand.
+    fn has_other_memory(&self, results: &[(usize, &Argument)]) -> String {
+        let Some(arguments) = &self.arguments else { return "true".to_string() };
+        let pairs = arguments.iter().zip(results);
+        let tests: Vec<String> = pairs
+            .map(|(argument, (result, _))| format!("(const void*)p{argument} != (const void*)r{result}"))
+            .collect();
+        tests.join(" || ")
+    }
+
+    /// The function of the prelude for this many threads along a row: those of a warp that work on one row search together.
+    fn search(&self, name: &str) -> String {
+        if self.lanes >= 32 { format!("hlo::{name}_of_warp") } else { format!("hlo::{name}") }
     }
 
     /// The row that the index vector at `batch` names, or -1.
@@ -250,7 +273,9 @@ impl Update<'_, '_> {
         let row = e.loop_variable();
         let header =
             format!("for (idx {row} = {}; {row} < {}; {row} += {})", owned.owner, self.rows.n_rows, owned.n_owners);
+        let (has_hit, List { rows, length, .. }) = (self.rows.search("has_hit"), self.list);
         e.scope(ScopeKind::Loop, header, |e| {
+            e.line(format!("if (!{} && !{has_hit}({rows}, {length}, {row})) continue;", owned.is_first));
             let tile = e.loop_variable();
             let header = format!("for (idx {tile} = 0; {tile} < {n_columns}; {tile} += {})", lanes * at_once);
             e.scope(ScopeKind::Loop, header, |e| {
@@ -283,7 +308,7 @@ impl Update<'_, '_> {
                 })
             })
         })?;
-        e.scope(ScopeKind::Branch, "else".to_string(), |e| {
+        e.branch(&format!("!{is_first}"), |e| {
             columns.iter().try_for_each(|column| {
                 guarded(e, column.guard.iter(), |e| {
                     for ((slot, argument), accumulator) in self.slots(e, column).iter().zip(&column.accumulators) {
@@ -299,13 +324,12 @@ impl Update<'_, '_> {
     fn add_updates(&self, e: &mut Emitter<'_>, row: Atom, columns: &[Column]) -> Result<(), GpuError> {
         let (next, mask, hits, found) = (e.fresh("n"), e.fresh("n"), e.fresh("h"), e.fresh("n"));
         let List { items, rows, length } = self.list;
-        // Threads of a warp that work on one row search together.
-        let how = if self.rows.lanes >= 32 { "find_hits_of_warp" } else { "find_hits" };
+        let how = self.rows.search("find_hits");
         e.line(format!("int {next} = 0;\nhlo::u32 {mask} = 0;"));
         e.scope(ScopeKind::Loop, "for (;;)".to_string(), |e| {
             e.line(format!("idx {hits}[{N_HITS}];"));
             e.line(format!(
-                "const int {found} = hlo::{how}<{N_HITS}>({items}, {rows}, {length}, {row}, {next}, {mask}, {hits});"
+                "const int {found} = {how}<{N_HITS}>({items}, {rows}, {length}, {row}, {next}, {mask}, {hits});"
             ));
             e.line(format!("if ({found} == 0) break;"));
             let mut loaded: Vec<Vec<Value>> = Vec::new();

@@ -1,6 +1,6 @@
 //! Sums of columns of convolutions, by the threads of their tiles.
 
-use super::{Case, Step, case, check_all, check_all_as, lower};
+use super::{Case, Step, case, check_all, check_all_as, fuse, lower};
 use hlo_gpu::kernel::EmitOptions;
 use std::collections::BTreeMap;
 
@@ -67,13 +67,7 @@ ENTRY main {{
 }}"
     );
     let name = format!("{wanted:?} of {types:?} {dims:?} {features} {groups}", types = layer.types, dims = layer.dims);
-    let mut case = case(&name, &text);
-    let calls = hlo_pass::pipeline::parse_pipeline("fuse").expect("a pipeline");
-    let passes = hlo_pass::runner::bind(&calls, hlo_gpu::PASSES).expect("known passes");
-    let options = hlo_pass::runner::RunOptions { check: true, ..Default::default() };
-    let mut analyses = hlo_analysis::Analyses::default();
-    hlo_pass::runner::run_pipeline(&mut case.module, &mut analyses, &passes, options).expect("a fusion");
-    case
+    fuse(case(&name, &text))
 }
 
 /// Results of the kernel that multiplies, and whether it adds up columns in shared memory.

@@ -7,6 +7,7 @@ mod columns;
 mod convolution_sums;
 mod convolutions;
 mod rows;
+mod scatters;
 mod sorts;
 mod types;
 
@@ -36,6 +37,16 @@ fn case(name: &str, text: &str) -> Case {
     let parsed = hlo_text::parse_module(text).unwrap_or_else(|d| panic!("{name}: {:?}", d[0]));
     let draws = header(text, "draw").map(|words| Draw::parse_list(words).expect("draw words")).unwrap_or_default();
     Case { name: name.to_string(), module: parsed.module, draws }
+}
+
+/// Passes `fuse` over a case's module, with all checks of the runner on.
+fn fuse(mut case: Case) -> Case {
+    let calls = hlo_pass::pipeline::parse_pipeline("fuse").expect("a pipeline");
+    let passes = hlo_pass::runner::bind(&calls, hlo_gpu::PASSES).expect("known passes");
+    let options = hlo_pass::runner::RunOptions { check: true, ..Default::default() };
+    let mut analyses = hlo_analysis::Analyses::default();
+    hlo_pass::runner::run_pipeline(&mut case.module, &mut analyses, &passes, options).expect("a fusion");
+    case
 }
 
 fn op_samples() -> Vec<Case> {
@@ -623,57 +634,6 @@ fn extrema_with_indices_agree_with_the_evaluator_to_the_bit() {
     };
     let is_split: Vec<bool> = cases.iter().map(|case| reductions(case).is_cooperative).collect();
     assert_eq!(is_split, (0..14).map(|number| number != 13).collect::<Vec<bool>>());
-    assert_eq!(check_all(&cases), BTreeMap::new());
-}
-
-/// A scatter of rows that lie anywhere: index vectors out of range, most on few rows, more than a block keeps.
-fn scattered(dtype: &str, rows: i64, columns: &str, n: i64, below: i64, layout: &str) -> Case {
-    let (dims, window) = if columns.is_empty() { (String::new(), "") } else { (format!(",{columns}"), "1") };
-    let text = format!(
-        "HloModule scattered
-%combine (a: {dtype}[], b: {dtype}[]) -> {dtype}[] {{
-  %a = {dtype}[] parameter(0)
-  %b = {dtype}[] parameter(1)
-  %half = {dtype}[] constant(0.5)
-  %less = {dtype}[] multiply(%a, %half)
-  ROOT %s = {dtype}[] add(%less, %b)
-}}
-
-ENTRY %main (x: {dtype}[{rows}{dims}], ids: s32[{n},1], y: {dtype}[{n}{dims}]) -> {dtype}[{rows}{dims}] {{
-  %x = {dtype}[{rows}{dims}]{layout} parameter(0)
-  %ids = s32[{n},1]{{1,0}} parameter(1)
-  %y = {dtype}[{n}{dims}] parameter(2)
-  %two = s32[] constant(2)
-  %twos = s32[{n},1]{{1,0}} broadcast(%two), dimensions={{}}
-  %at = s32[{n},1]{{1,0}} subtract(%ids, %twos)
-  ROOT %s = {dtype}[{rows}{dims}]{layout} scatter(%x, %at, %y), update_window_dims={{{window}}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=%combine
-}}"
-    );
-    let mut case = case(&format!("scattered {dtype}[{rows}{dims}] {n}"), &text);
-    case.draws = Draw::parse_list(&format!("n1 int{below} n1")).expect("draws");
-    case
-}
-
-/// The combiner is neither associative nor commutative: any other order of updates gives other numbers.
-#[test]
-fn updates_of_rows_are_taken_in_order() {
-    let cases = [
-        scattered("f32", 37, "300", 5000, 44, "{1,0}"),
-        scattered("f32", 3, "1030", 2500, 7, "{1,0}"),
-        scattered("f32", 5000, "40", 3000, 5010, "{1,0}"),
-        scattered("f32", 29, "33", 4100, 3, "{0,1}"),
-        scattered("f32", 700, "", 9000, 702, "{0}"),
-        scattered("bf16", 33, "520", 1025, 36, "{1,0}"),
-        scattered("f64", 60, "17", 31, 70, "{1,0}"),
-        scattered("f32", 21, "96", 0, 9, "{1,0}"),
-    ];
-    // Blocks look for the updates of their rows together.
-    assert!(cases.iter().all(|case| {
-        let steps = lower(&case.module, &EmitOptions::default()).steps;
-        steps.iter().any(|(_, step)| {
-            matches!(step, Step::Launch { kernel, .. } if kernel.is_cooperative && kernel.name.starts_with("scatter"))
-        })
-    }));
     assert_eq!(check_all(&cases), BTreeMap::new());
 }
 

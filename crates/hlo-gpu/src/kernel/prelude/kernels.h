@@ -294,6 +294,25 @@ HLO_TEMPLATE_FN int append_in_order(const bool (&is_found)[N_SLOTS], const I (&r
     return end;
 }
 
+// Whether a row is in a list.
+template <class I>
+HLO_TEMPLATE_FN bool has_hit(const I* list_rows, int length, I row) {
+    for (int k = 0; k < length; ++k) {
+        if (list_rows[k] == row) return true;
+    }
+    return false;
+}
+// The same by all lanes of a warp, which look for the same row.
+template <class I>
+HLO_TEMPLATE_FN bool has_hit_of_warp(const I* list_rows, int length, I row) {
+    const int lane = (int)(threadIdx.x % 32);
+    for (int first = 0; first < length; first += 32) {
+        const int at = first + lane;
+        if (__ballot_sync(0xffffffffu, at < length && list_rows[at] == row) != 0) return true;
+    }
+    return false;
+}
+
 // The next items of a row in a list, N at most: how many. The search goes on from `next`.
 template <int N, class I>
 HLO_TEMPLATE_FN int find_hits(const I* list, const I* list_rows, int length, I row, int& next, u32&, I (&hits)[N]) {
