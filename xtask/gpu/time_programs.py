@@ -24,20 +24,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "oracle"
 
 import numpy as np
 
+import compare_backends
 import hlo_oracle
 
 COLUMNS = ["program", "ours_ms", "xla_ms", "xla/ours", "GB/s", "difference", "note"]
 MOST_COMPARED_BYTES = 64e6
 N_RUNS = 20
-
-
-def card():
-    """The card's name and the driver's version."""
-    words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        return subprocess.run(words, capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return "no card"
 
 
 def compiled(path):
@@ -141,7 +133,7 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME")
     arguments = parser.parse_args()
     start = time.time()
-    print(card(), flush=True)
+    print(compare_backends.card(), flush=True)
     programs = json.loads((arguments.programs / "programs.json").read_text())
     done = set()
     if arguments.out.exists():

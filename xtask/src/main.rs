@@ -7,6 +7,7 @@ mod bench_zero1;
 mod compare;
 mod coverage;
 mod fuzz;
+mod gpu_check;
 mod gpu_compile_check;
 mod gpu_peer;
 mod host_check;
@@ -111,6 +112,12 @@ cargo xtask <command>
                        shardings, proved. Needs Python 3.12 or newer, and 1.5 GB for an environment
       --all                all scripts, and beside GSPMD's shardings and ZeRO by hand
       --passes             XLA's passes alone
+  gpu-check [options] [PARTS]  on a card: what we lower, right beside the host and timed beside XLA, and NCCL of one rank; goes on where an
+                       earlier call stopped. Parts: smoke, sweep, sanitize, nccl, times (default: all)
+      --seconds S          stop after so long (default 540)
+      --out DIR            tables (default target/gpu-check)
+      --python FILE        a Python with numpy, and JAX with CUDA for the times (default python3)
+      --hlo-opt FILE       a built tool, instead of building it
   gpu-peer [options]   launches and memory of our launch plans beside XLA's programs of the same steps, compiled for one and for eight H100s
                        without a GPU; the figures of an earlier run where XLA's compiler for GPUs cannot be had
       --only SUBSTR        steps whose name contains this; may be repeated
@@ -217,6 +224,7 @@ fn main() -> ExitCode {
         Some("bench-zero1") => bench_zero1::run(words),
         Some("jax-check") => jax_check::run(words),
         Some("package-check") => package_check::run(words),
+        Some("gpu-check") => gpu_check::run(words),
         Some("gpu-peer") => gpu_peer::run(words),
         Some("gpu-compile-check") => gpu_compile_check::run(words),
         Some("pjrt-check") => pjrt_check::run(words),

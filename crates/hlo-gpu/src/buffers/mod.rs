@@ -170,8 +170,8 @@ struct Candidate {
 }
 
 /// Like [`assign`], with steps in one of [`ORDERS`]: of those whose peak is not too much above the least one and whose modelled time is
-/// least, or almost so, the one of the fewest launches. A peak may be above the least by `slack` (a fraction), or by as much as the time
-/// is shorter than the most frugal order's (a fraction too).
+/// least, or almost so, the one of the fewest launches. A peak may be above another order's by `slack` (a fraction), or by as much as the
+/// time is shorter than this order's (a fraction too).
 pub(crate) fn assign_fastest(mut draft: Draft, slack: f64) -> Plan {
     // Sources and elements are long, and nothing here reads them.
     let constants = std::mem::take(&mut draft.plan.constants);
@@ -204,11 +204,12 @@ pub(crate) fn assign_fastest(mut draft: Draft, slack: f64) -> Plan {
         |a: &Candidate, b: &Candidate| rounded(a).total_cmp(&rounded(b)).then_with(|| a.peak_bytes.cmp(&b.peak_bytes));
     let fastest =
         candidates.iter().min_by(|a, b| faster(a, b)).map(|best| (rounded(best), best.time_s, best.peak_bytes));
-    let frugal = candidates.iter().min_by_key(|candidate| candidate.peak_bytes);
-    let (frugal_s, least_bytes) = frugal.map_or((0.0, 0), |frugal| (frugal.time_s, frugal.peak_bytes));
+    let others: Vec<(f64, u64)> = candidates.iter().map(|candidate| (candidate.time_s, candidate.peak_bytes)).collect();
     candidates.retain(|candidate| {
-        let saved = (1.0 - candidate.time_s / frugal_s).max(0.0);
-        candidate.peak_bytes as f64 <= least_bytes as f64 * (1.0 + slack.max(saved))
+        others.iter().all(|&(time_s, peak_bytes)| {
+            let saved = (1.0 - candidate.time_s / time_s).max(0.0);
+            candidate.peak_bytes as f64 <= peak_bytes as f64 * (1.0 + slack.max(saved))
+        })
     });
     let least_s = candidates.iter().map(|candidate| candidate.time_s).min_by(f64::total_cmp).unwrap_or(0.0);
     candidates.retain(|candidate| candidate.time_s <= least_s * (1.0 + ALIKE));

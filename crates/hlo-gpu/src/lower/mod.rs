@@ -70,11 +70,11 @@ pub struct LowerOptions {
 
 impl Default for LowerOptions {
     fn default() -> Self {
-        // With an eighth, no program of the corpus takes more than in XLA.
+        // With a twentieth, no program of the corpus takes more than in XLA.
         LowerOptions {
             params: ParamFacts::default(),
             frequency: FrequencyOptions::default(),
-            memory_slack: 0.125,
+            memory_slack: 0.05,
             matmul: Matmul::F32,
             machine: None,
         }
