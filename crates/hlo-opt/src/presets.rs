@@ -25,7 +25,7 @@ pub const GPU: &str = "expand-operations,inline-calls,simplify-tuples,scatter-to
 pub(crate) fn gpu_passes(matmul: Matmul) -> String {
     match matmul {
         Matmul::F32 => GPU.to_string(),
-        Matmul::Tf32 => GPU.replace("pad-products", "pad-products{tf32=true}"),
+        Matmul::Tf32 => GPU.replace("pad-products,fuse", "pad-products{tf32=true},fuse{tf32=true}"),
     }
 }
 

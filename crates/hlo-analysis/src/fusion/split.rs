@@ -99,12 +99,13 @@ fn column_split(module: &Module, inst: InstId, n_rows: i64) -> Option<Split> {
     let reduced: SmallVec<[usize; 4]> = (0..shape.rank()).filter(|&d| attrs.dimensions.contains(&(d as i64))).collect();
     let &dim = reduced.first()?;
     let is_run = reduced.iter().copied().eq(dim..dim + reduced.len());
-    let fits = is_run && shape.is_row_major() && shape.dtype.bits() >= 32 && n_rows > 0 && sum.n_rows % n_rows == 0;
+    let is_long = shape.n_elems() >= MIN_ELEMS && shape.dtype.bits() >= 32;
+    let fits = is_run && shape.is_row_major() && is_long && n_rows > 0 && sum.n_rows % n_rows == 0;
     fits.then(|| Split { dim, n_merged: reduced.len(), n_parts: sum.n_rows / n_rows, reduced })
 }
 
-/// Whether a sum of columns may go in two steps, of which the first has parts of `n_rows` rows: these divide it, no part is rounded, and its
-/// dims are one after the other.
+/// Whether a sum of columns may go in two steps, of which the first has parts of `n_rows` rows: these divide it, no part is rounded, its
+/// dims are one after the other, and it is long enough for another launch.
 pub fn may_split_column_sum(module: &Module, inst: InstId, n_rows: i64) -> bool {
     column_split(module, inst, n_rows).is_some()
 }

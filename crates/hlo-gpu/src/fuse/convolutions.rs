@@ -30,8 +30,8 @@ enum Relation {
 ///
 /// # Errors
 /// An instruction on a cycle, which no verified module has.
-pub(super) fn find_convolutions(module: &mut Module, comp: CompId) -> Result<Vec<Group>, InstId> {
-    let (mut drafts, mut users) = find_drafts(module, comp);
+pub(super) fn find_convolutions(module: &mut Module, comp: CompId, uses_tf32: bool) -> Result<Vec<Group>, InstId> {
+    let (mut drafts, mut users) = find_drafts(module, comp, uses_tf32);
     let mut has_split = false;
     for sum in drafts.iter_mut().flat_map(|draft| &mut draft.sums) {
         let first = if sum.is_whole() { None } else { split_column_sum(module, comp, sum.reduce, sum.n_rows) };
@@ -46,7 +46,7 @@ pub(super) fn find_convolutions(module: &mut Module, comp: CompId) -> Result<Vec
 }
 
 /// What the convolutions of a computation take in, with the users of what the module has.
-fn find_drafts(module: &Module, comp: CompId) -> (Vec<Draft>, UserMap) {
+fn find_drafts(module: &Module, comp: CompId, uses_tf32: bool) -> (Vec<Draft>, UserMap) {
     let insts = &module.comp(comp).insts;
     let waited_for = waited_for(module, comp);
     let is_convolution = |&inst: &InstId| {
@@ -60,7 +60,8 @@ fn find_drafts(module: &Module, comp: CompId) -> (Vec<Draft>, UserMap) {
     let mut drafts: Vec<Draft> = Vec::new();
     let mut group_of: HashMap<InstId, usize> = HashMap::new();
     for conv in convs {
-        let found = Found { module, comp, users: &users, conv, group_of: &group_of, waited_for: &waited_for };
+        let found =
+            Found { module, comp, users: &users, conv, group_of: &group_of, waited_for: &waited_for, uses_tf32 };
         if let Some(draft) = found.draft() {
             group_of.extend(draft.all().map(|member| (member, drafts.len())));
             drafts.push(draft);
@@ -74,6 +75,10 @@ struct Draft {
     conv: InstId,
     /// The convolution and what is computed of its elements.
     members: Vec<InstId>,
+    /// What members alone read that is computed element by element too, of other values.
+    feeders: Vec<InstId>,
+    /// Conversions from narrower types that others read too: they are done again inside.
+    repeated: Vec<InstId>,
     /// Maps of its operands.
     maps: Vec<InstId>,
     sums: Vec<Sum>,
@@ -99,13 +104,13 @@ impl Sum {
 impl Draft {
     fn all(&self) -> impl Iterator<Item = InstId> {
         let of_sums = self.sums.iter().flat_map(|sum| std::iter::once(sum.reduce).chain(sum.views.iter().copied()));
-        self.members.iter().chain(&self.maps).copied().chain(of_sums)
+        self.members.iter().chain(&self.feeders).chain(&self.maps).copied().chain(of_sums)
     }
 
-    /// Bytes that the kernel writes.
+    /// Bytes that the kernel writes beside sums.
     fn bytes_written(&self, module: &Module, comp: CompId, users: &UserMap) -> u64 {
         let all: HashSet<InstId> = self.all().collect();
-        let outputs = all.iter().filter(|&&member| is_needed_beside(module, comp, users, member, &all));
+        let outputs = self.members.iter().filter(|&&member| is_needed_beside(module, comp, users, member, &all));
         outputs.map(|&output| module.shape(output).memory_bytes()).sum()
     }
 
@@ -120,7 +125,7 @@ impl Draft {
             }
         }
         let filled = fills_of(module, self.conv, &members);
-        let all: HashSet<InstId> = members.iter().chain(&filled).copied().collect();
+        let all: HashSet<InstId> = members.iter().chain(&filled).chain(&self.repeated).copied().collect();
         let in_order = |of: &dyn Fn(InstId) -> bool| {
             module.comp(comp).insts.iter().copied().filter(|&inst| of(inst)).collect::<Vec<InstId>>()
         };
@@ -170,15 +175,16 @@ struct Found<'a> {
     group_of: &'a HashMap<InstId, usize>,
     /// Instructions that others wait for.
     waited_for: &'a HashSet<InstId>,
+    /// Whether factors of f32 are rounded to TF32.
+    uses_tf32: bool,
 }
 
 impl Found<'_> {
     fn draft(&self) -> Option<Draft> {
-        let of_members = |members: Vec<InstId>| Draft {
-            conv: self.conv,
-            maps: self.maps_of_operands(),
-            sums: self.sums_of(&members),
-            members,
+        let of_members = |members: Vec<InstId>| {
+            let (maps, sums) = (self.maps_of_operands(), self.sums_of(&members));
+            let (feeders, repeated) = self.feeders_of(&members, &maps);
+            Draft { conv: self.conv, members, feeders, repeated, maps, sums }
         };
         let bytes = self.module.shape(self.conv).memory_bytes();
         let mut draft = of_members(self.followers());
@@ -189,9 +195,52 @@ impl Found<'_> {
         (draft.all().count() > 1).then_some(draft)
     }
 
+    /// What members alone read that is computed element by element of values that do not depend on the convolution; and what they read that is
+    /// converted from a narrower type. What the convolution itself reads, some times over, is neither.
+    fn feeders_of(&self, members: &[InstId], maps: &[InstId]) -> (Vec<InstId>, Vec<InstId>) {
+        let Some(shape) = self.module.shape(self.conv).as_array() else { return Default::default() };
+        let relations = self.relations();
+        let is_like = |other: &ArrayShape| other.dims == shape.dims && other.is_same_order(shape);
+        let (mut found, mut repeated): (Vec<InstId>, Vec<InstId>) = Default::default();
+        let followers = members.iter().filter(|&&member| member != self.conv);
+        let mut open: Vec<InstId> =
+            followers.flat_map(|&member| self.module.inst(member).operands.iter().copied()).collect();
+        while let Some(at) = open.pop() {
+            let is_inside = |user: &InstId| members.contains(user) || found.contains(user);
+            let may_feed = !is_inside(&at)
+                && relations[at] == Relation::None
+                && members.len() + found.len() + repeated.len() < MOST_MEMBERS
+                && self.may_be_inside(at)
+                && !self.users[at].iter().any(|user| *user == self.conv || maps.contains(user))
+                && self.module.shape(at).as_array().is_some_and(is_like);
+            let operands = &self.module.inst(at).operands;
+            let bytes = |inst: InstId| self.module.shape(inst).memory_bytes();
+            let is_widened =
+                || self.module.inst(at).opcode == Opcode::Convert && operands.iter().all(|&of| bytes(of) < bytes(at));
+            if may_feed && !self.is_root(at) && self.users[at].iter().all(is_inside) {
+                found.push(at);
+                open.extend(operands.iter().copied());
+            } else if may_feed && !repeated.contains(&at) && is_widened() {
+                repeated.push(at);
+            }
+        }
+        (found, repeated)
+    }
+
+    /// Whether an instruction is computed element by element and in no other fusion, and has no order.
+    fn may_be_inside(&self, inst: InstId) -> bool {
+        self.module.inst(inst).opcode.is_elementwise()
+            && self.module.called(inst).is_empty()
+            && !has_order(self.module, inst)
+            && !self.waited_for.contains(&inst)
+            && !self.group_of.contains_key(&inst)
+    }
+
     /// Sums of columns of members, in as many parts as the convolution has tiles of the size that most sums fit.
     fn sums_of(&self, members: &[InstId]) -> Vec<Sum> {
-        let Some((n_rows, n_features)) = rows_of_tiles(self.module, self.conv) else { return Vec::new() };
+        let Some((n_rows, n_features)) = rows_of_tiles(self.module, self.conv, self.uses_tf32) else {
+            return Vec::new();
+        };
         let found = n_rows.into_iter().map(|n_rows| self.sums_of_tiles(members, n_rows, n_features));
         found.rev().max_by_key(Vec::len).unwrap_or_default()
     }
@@ -214,7 +263,9 @@ impl Found<'_> {
                     let sum = Sum { reduce: at, views, what, n_rows };
                     let is_part = what.source == member && what.n_columns == n_features;
                     let fits = sum.is_whole() || may_split_column_sum(self.module, at, n_rows);
-                    if is_part && fits && found.len() < MAX_SUMS {
+                    let is_read = self.is_root(at) || !self.users[at].is_empty();
+                    let has_init = self.module.inst(at).operands.get(1).is_some_and(|&init| is_free(init));
+                    if is_part && fits && is_read && has_init && found.len() < MAX_SUMS {
                         found.push(sum);
                     }
                 } else if is_view(self.module, at) && !self.is_root(at) && self.users[at].len() == 1 {
@@ -295,11 +346,7 @@ impl Found<'_> {
             let is_like = |other: &ArrayShape| other.dims == shape.dims && other.is_same_order(shape);
             let fits = of_member
                 && members.len() < MOST_MEMBERS
-                && node.opcode.is_elementwise()
-                && self.module.called(inst).is_empty()
-                && !has_order(self.module, inst)
-                && !self.waited_for.contains(&inst)
-                && !self.group_of.contains_key(&inst)
+                && self.may_be_inside(inst)
                 && self.module.shape(inst).as_array().is_some_and(is_like)
                 && node.operands.iter().all(|&operand| relation(operand) != Relation::After);
             if fits {

@@ -69,6 +69,12 @@ pub(crate) static INFO: PassInfo = PassInfo {
             default: "2MiB",
             help: "fusions that read and write less, and whose results leave the computation or whose operands are parameters, go together; 0 for none",
         },
+        OptionInfo {
+            name: "tf32",
+            kind: OptionKind::Bool,
+            default: "false",
+            help: "convolutions of f32 round their factors to TF32: tiles of tensor cores have other rows, whose sums go with them",
+        },
     ],
     build: |options: &Options| {
         let size = |name: &str| u64::try_from(options.int(name)).unwrap_or(0);
@@ -76,7 +82,7 @@ pub(crate) static INFO: PassInfo = PassInfo {
             max_arguments: size("max-arguments") as usize,
             side_by_side_bytes: size("side-by-side-bytes"),
         };
-        Ok(Box::new(Fuse { limits }))
+        Ok(Box::new(Fuse { limits, uses_tf32: options.flag("tf32") }))
     },
 };
 
@@ -85,6 +91,8 @@ pub(crate) static INFO: PassInfo = PassInfo {
 pub(crate) struct Fuse {
     /// What one fusion may hold.
     pub limits: FusionLimits,
+    /// Whether convolutions round factors of f32 to TF32.
+    pub uses_tf32: bool,
 }
 
 impl Pass for Fuse {
@@ -103,7 +111,7 @@ impl Pass for Fuse {
                 cx.report.count("scatters", scatters.len() as u64);
             }
             build_fusions(module, comp, &scatters).map_err(cycle)?;
-            let convs = convolutions::find_convolutions(module, comp).map_err(cycle)?;
+            let convs = convolutions::find_convolutions(module, comp, self.uses_tf32).map_err(cycle)?;
             n_changes += convs.len();
             if !convs.is_empty() {
                 cx.report.count("convolutions", convs.len() as u64);

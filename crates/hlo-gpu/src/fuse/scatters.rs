@@ -5,6 +5,7 @@ use super::has_order;
 use crate::kernel::keeps_runs;
 use hlo_analysis::fusion::Group;
 use hlo_ir::module::UserMap;
+use hlo_ir::op::FactorRule;
 use hlo_ir::view::is_view;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 
@@ -32,7 +33,7 @@ pub(super) fn find_scatters(module: &Module, comp: CompId) -> Vec<Group> {
         for &updates in operands.iter().skip(n_arrays + 1) {
             let (mut at, mut user) = (updates, scatter);
             let mut n_maps = 0;
-            while is_map(module, at)
+            while takes_map(module, at)
                 && is_private(&users, at, user)
                 && root != Some(at)
                 && is_free(at)
@@ -71,12 +72,30 @@ fn fill_of(module: &Module, inst: InstId) -> Option<Vec<InstId>> {
     (module.inst(at).opcode == Opcode::Constant && is_scalar).then_some(all)
 }
 
-/// Whether an element of a value is one element of its operand, and neighbours in memory stay neighbours.
-fn is_map(module: &Module, inst: InstId) -> bool {
+/// Whether an element of a value is one element of its operand, neighbours in memory stay neighbours, and no more is written than without the
+/// map: a kernel that computes the operand would write all of it, and in its own type.
+fn takes_map(module: &Module, inst: InstId) -> bool {
     let node = module.inst(inst);
     let is_array = module.shape(inst).as_array().is_some_and(|array| array.dynamic == 0);
     let keeps = [Opcode::Slice, Opcode::Broadcast, Opcode::Convert].contains(&node.opcode);
-    is_array && (keeps || is_view(module, inst) || keeps_runs(module, inst))
+    let is_map = is_array && (keeps || is_view(module, inst) || keeps_runs(module, inst));
+    let bytes = |inst: InstId| module.shape(inst).memory_bytes();
+    is_map && node.operands.first().is_some_and(|&of| bytes(of) <= bytes(inst) || is_in_memory(module, of))
+}
+
+/// Whether a value lies in memory whoever reads it.
+fn is_in_memory(module: &Module, inst: InstId) -> bool {
+    let mut at = inst;
+    while is_view(module, at)
+        && let Some(&of) = module.inst(at).operands.first()
+    {
+        at = of;
+    }
+    let opcode = module.inst(at).opcode;
+    let row = opcode.row();
+    let is_alone =
+        [FactorRule::Dot, FactorRule::Convolution, FactorRule::Scatter, FactorRule::Sort].contains(&row.factors);
+    is_alone || [Opcode::Parameter, Opcode::GetTupleElement].contains(&opcode) || row.collective.is_some()
 }
 
 fn is_private(users: &UserMap, inst: InstId, user: InstId) -> bool {

@@ -12,7 +12,7 @@ use crate::GpuError;
 use crate::buffers::Home;
 use crate::plan::{BufferId, Gemm, Matrix, Step, Work, has_library_types};
 use hlo_ir::attrs::{Attrs, DotAttrs, Word};
-use hlo_ir::{ArrayShape, DType, InstId};
+use hlo_ir::{ArrayShape, DType, InstId, Layout};
 
 /// Batches of products that one dot may be before a copy to another layout is better: the library takes them by their addresses.
 const MAX_BATCHES: u64 = 64;
@@ -50,7 +50,7 @@ pub(crate) struct GemmForm {
 
 /// The dims of a dot by class: `[lhs, rhs, output]` dims of batch, then rows, columns and contracted dims of the two
 /// arrays that have them.
-pub(crate) struct DotDims {
+struct DotDims {
     batch: Vec<[usize; 3]>,
     rows: Vec<[usize; 2]>,
     cols: Vec<[usize; 2]>,
@@ -59,7 +59,7 @@ pub(crate) struct DotDims {
 
 impl DotDims {
     /// Sorts the dims of a dot.
-    pub(crate) fn of(attrs: &DotAttrs, lhs_rank: usize, rhs_rank: usize) -> DotDims {
+    fn of(attrs: &DotAttrs, lhs_rank: usize, rhs_rank: usize) -> DotDims {
         let DotAttrs {
             lhs_batch_dims,
             lhs_contracting_dims,
@@ -95,20 +95,55 @@ impl DotDims {
 
     /// The dims with the contracted ones in the order in which they lie in an array that has them: `lhs` (0) or `rhs` (1). That array
     /// may then stay where the other one is copied.
-    pub(crate) fn contracting_as_in(mut self, side: usize, array: &ArrayShape) -> DotDims {
+    fn contracting_as_in(mut self, side: usize, array: &ArrayShape) -> DotDims {
         let strides = strides(array);
         self.contracted.sort_by_key(|dims| std::cmp::Reverse(strides[dims[side]]));
         self
     }
 
     /// For each array, an order of its dims, slowest first, that always fits: batch, rows (or contracted), columns.
-    pub(crate) fn fitting_orders(&self) -> [Vec<usize>; 3] {
+    fn fitting_orders(&self) -> [Vec<usize>; 3] {
         let batch = |side: usize| self.batch.iter().map(move |d| d[side]);
         let lhs = batch(0).chain(self.rows.iter().map(|d| d[0])).chain(self.contracted.iter().map(|d| d[0]));
         let rhs = batch(1).chain(self.contracted.iter().map(|d| d[1])).chain(self.cols.iter().map(|d| d[0]));
         let out = batch(2).chain(self.rows.iter().map(|d| d[1])).chain(self.cols.iter().map(|d| d[1]));
         [lhs.collect(), rhs.collect(), out.collect()]
     }
+}
+
+/// A way to lay the arrays of a dot so that it is a product: new shapes of `lhs`, `rhs` and output, `None` for what stays.
+pub(crate) struct Relaid {
+    pub arrays: [Option<ArrayShape>; 3],
+}
+
+impl Relaid {
+    /// Bytes of the arrays that do not stay.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.arrays.iter().flatten().map(ArrayShape::size_bytes).sum()
+    }
+}
+
+/// The ways to lay the arrays of a dot so that it is a product, where all stay first.
+pub(crate) fn relaid_choices(attrs: &DotAttrs, as_is: &[ArrayShape; 3]) -> Vec<Relaid> {
+    let [lhs, rhs, _] = as_is;
+    let dims = || DotDims::of(attrs, lhs.rank(), rhs.rank());
+    let orders = [dims(), dims().contracting_as_in(0, lhs), dims().contracting_as_in(1, rhs)];
+    let laid = |i: usize, order: &[usize]| ArrayShape {
+        layout: Some(Box::new(Layout::from_major_to_minor(order.iter().copied()))),
+        ..as_is[i].clone()
+    };
+    let mut found = Vec::new();
+    for orders in orders.map(|dims| dims.fitting_orders()) {
+        // Bit `i` of a choice: array `i` takes the fitting layout.
+        for choice in 0..8usize {
+            let arrays = [0, 1, 2].map(|i| (choice >> i & 1 == 1).then(|| laid(i, &orders[i])));
+            let [lhs, rhs, out] = [0, 1, 2].map(|i| arrays[i].as_ref().unwrap_or(&as_is[i]));
+            if find_gemm(attrs, lhs, rhs, out).is_some() {
+                found.push(Relaid { arrays });
+            }
+        }
+    }
+    found
 }
 
 /// The products of a dot over arrays in the given layouts, `None` if it does not fit.
@@ -322,7 +357,7 @@ impl Lowering<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hlo_ir::{Dims, Layout};
+    use hlo_ir::Dims;
 
     fn array(dims: &[i64], minor_to_major: &[i64]) -> ArrayShape {
         let mut shape = ArrayShape::new(DType::F32, dims.iter().copied());

@@ -7,7 +7,7 @@
 //! copies of its own.
 
 use super::boundaries::{restate, rewrite_boundaries};
-use super::dot::{DotDims, find_gemm};
+use super::dot::relaid_choices;
 use super::strides::is_same_layout;
 use crate::GpuError;
 use crate::plan::has_library_types;
@@ -114,31 +114,16 @@ fn rewrite_dot(module: &mut Module, inst: InstId) {
     if !has_library_types(lhs_shape.dtype, rhs_shape.dtype, out_shape.dtype) {
         return;
     }
-    let dims = || DotDims::of(&attrs, lhs_shape.rank(), rhs_shape.rank());
-    let orders = [dims(), dims().contracting_as_in(0, &lhs_shape), dims().contracting_as_in(1, &rhs_shape)];
-    let as_is = [lhs_shape, rhs_shape, out_shape];
-    let laid = |i: usize, order: &[usize]| laid_out(&as_is[i], Layout::from_major_to_minor(order.iter().copied()));
-    let all = orders.map(|dims| {
-        let orders = dims.fitting_orders();
-        [0, 1, 2].map(|i| laid(i, &orders[i]))
-    });
-    // Bit `i` of a choice: array `i` takes the fitting layout.
-    let takes = |choice: usize, i: usize| choice >> i & 1 == 1;
-    let bytes = |choice: usize| (0..3).filter(|&i| takes(choice, i)).map(|i| as_is[i].size_bytes()).sum::<u64>();
-    let fits = |&(choice, fitting): &(usize, &[ArrayShape; 3])| {
-        let [lhs, rhs, out] = [0, 1, 2].map(|i| if takes(choice, i) { &fitting[i] } else { &as_is[i] });
-        find_gemm(&attrs, lhs, rhs, out).is_some()
-    };
-    let choices = all.iter().flat_map(|fitting| (0..8).map(move |choice| (choice, fitting)));
-    let Some((choice, fitting)) = choices.filter(fits).min_by_key(|&(choice, _)| bytes(choice)) else { return };
+    let arrays = [lhs_shape, rhs_shape, out_shape];
+    let Some(relaid) = relaid_choices(&attrs, &arrays).into_iter().min_by_key(|relaid| relaid.bytes()) else { return };
     for (i, operand) in [lhs, rhs].into_iter().enumerate() {
-        if takes(choice, i) {
-            let copy = copy_to(module, operand, fitting[i].clone());
+        if let Some(shape) = &relaid.arrays[i] {
+            let copy = copy_to(module, operand, shape.clone());
             module.inst_mut(inst).operands[i] = copy;
         }
     }
-    if takes(choice, 2) {
-        restate_result(module, inst, vec![fitting[2].clone()]);
+    if let Some(shape) = &relaid.arrays[2] {
+        restate_result(module, inst, vec![shape.clone()]);
     }
 }
 

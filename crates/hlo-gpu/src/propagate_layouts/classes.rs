@@ -93,14 +93,7 @@ impl Classes {
     /// A value wishes an order of its dims, minor first.
     pub(crate) fn vote(&mut self, inst: InstId, order: Dims, weight: u64) {
         self.shorten(inst);
-        let (leader, names) = self.path(inst);
-        let order: Dims = match names {
-            None => order,
-            Some(names) => {
-                let back = inverse(&names);
-                order.iter().map(|&d| back.get(d as usize).map_or(d, |&i| i as i64)).collect()
-            }
-        };
+        let (leader, order) = self.of_leader(inst, order);
         match self.votes[leader].iter_mut().find(|(known, _)| *known == order) {
             Some((_, total)) => *total = total.saturating_add(weight),
             None => self.votes[leader].push((order, weight)),
@@ -109,11 +102,30 @@ impl Classes {
 
     /// The order, minor first, that a value should have by the wishes of its class; the first of equal ones.
     pub(crate) fn choice(&self, inst: InstId) -> Option<Dims> {
+        let votes = &self.votes[self.leader(inst)];
+        let best = votes.iter().min_by(|(a, x), (b, y)| y.cmp(x).then_with(|| b.cmp(a)))?;
+        Some(self.of_member(inst, best.0.clone()))
+    }
+
+    /// The order of a value where another one of its class has this order.
+    pub(crate) fn order_beside(&self, inst: InstId, other: InstId, order: Dims) -> Dims {
+        let (_, order) = self.of_leader(other, order);
+        self.of_member(inst, order)
+    }
+
+    /// A value's order as one of its leader, and this.
+    fn of_leader(&self, inst: InstId, order: Dims) -> (InstId, Dims) {
         let (leader, names) = self.path(inst);
-        let best = self.votes[leader].iter().min_by(|(a, x), (b, y)| y.cmp(x).then_with(|| b.cmp(a)))?;
-        Some(match names {
-            None => best.0.clone(),
-            Some(names) => best.0.iter().map(|&d| names.get(d as usize).map_or(d, |&i| i as i64)).collect(),
-        })
+        let Some(names) = names else { return (leader, order) };
+        let back = inverse(&names);
+        (leader, order.iter().map(|&d| back.get(d as usize).map_or(d, |&i| i as i64)).collect())
+    }
+
+    /// The leader's order as one of a value.
+    fn of_member(&self, inst: InstId, order: Dims) -> Dims {
+        match self.path(inst).1 {
+            None => order,
+            Some(names) => order.iter().map(|&d| names.get(d as usize).map_or(d, |&i| i as i64)).collect(),
+        }
     }
 }

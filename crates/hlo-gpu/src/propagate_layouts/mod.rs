@@ -24,15 +24,17 @@
 //! scattered dims want to be slowest, reshapes want rows; the heaviest wish wins.
 //!
 //! **What it does not do.** It adds no instruction and changes no layout at the interface. A class whose new layout a
-//! product could not take stays as it was.
+//! product could not take stays as it was, and so does one that a bitcast reads.
 //!
 //! **Algorithm.** 1. Ties, heaviest first, unite classes with the permutation that they impose ([`classes`]); a tie that
 //! contradicts earlier ones is left, and costs its bytes. 2. Votes. 3. Classes with a wish that a dot cannot take are
-//! frozen. 4. Layouts are written. Near-linear.
+//! frozen. 4. Where a dot is no product as its arrays lie, classes go to a layout in which it is one, if fewer bytes are copied and
+//! transposed then ([`products`]). 5. Layouts are written. Near-linear but for 4., which is linear for each such dot.
 //!
 //! **Requires** inlined calls to see through them. **Ensures** the same values. **Errors**: none.
 
 pub(crate) mod classes;
+mod products;
 
 use crate::lower::dot::find_gemm;
 use crate::lower::legalize::stepwise_computations;
@@ -46,6 +48,7 @@ use hlo_ir::attrs::{Attrs, DimsAttrs};
 use hlo_ir::op::{CollectiveRule, Effects, FactorRule, Flow, OpRow};
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Layout, Module, Opcode, Shape};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use products::NewShapes;
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -66,23 +69,28 @@ impl Pass for PropagateLayouts {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut n_changed = 0;
         for comp in stepwise_computations(module) {
-            let before = transposed_bytes(module, comp, &|inst| module.shape(inst).as_array().cloned());
-            let layouts = choose(module, comp);
-            let after = {
-                let pairs = layouts.iter().map(|(inst, shape)| (*inst, shape));
-                let new: hashbrown::HashMap<InstId, &ArrayShape> = pairs.collect();
-                let of = |inst: InstId| new.get(&inst).copied().or_else(|| module.shape(inst).as_array()).cloned();
-                transposed_bytes(module, comp, &of)
-            };
+            let as_is = |inst: InstId| module.shape(inst).as_array().cloned();
+            let (before, copied_before) = (transposed_bytes(module, comp, &as_is), copied_bytes(module, comp, &as_is));
+            let (mut classes, mut layouts) = (Classes::default(), NewShapes::new());
+            layouts.extend(choose(module, comp, &mut classes));
+            let n_relaid = products::relay(module, comp, &classes, &mut layouts);
+            layouts.retain(|&inst, new| module.shape(inst).as_array().is_some_and(|old| !is_same_layout(new, old)));
+            let of = |inst: InstId| layouts.get(&inst).or_else(|| module.shape(inst).as_array()).cloned();
+            let (after, copied_after) = (transposed_bytes(module, comp, &of), copied_bytes(module, comp, &of));
             cx.report.count("bytes-transposed-before", before);
             // A wish that makes it worse (ties that contradict one another) is none.
-            if after > before || layouts.is_empty() {
+            let is_worse = after.saturating_add(copied_after) > before.saturating_add(copied_before);
+            if is_worse || layouts.is_empty() {
                 cx.report.count("bytes-transposed-after", before);
                 continue;
             }
             cx.report.count("bytes-transposed-after", after);
+            if n_relaid > 0 {
+                cx.report.count("products-without-copies", n_relaid);
+            }
             n_changed += layouts.len();
-            for (inst, shape) in layouts {
+            for inst in module.comp(comp).insts.clone() {
+                let Some(shape) = layouts.remove(&inst) else { continue };
                 let shape = module.shapes.intern(Shape::Array(shape));
                 module.inst_mut(inst).shape = shape;
             }
@@ -202,34 +210,43 @@ fn ties(module: &Module, inst: InstId) -> Vec<(usize, Permutation)> {
 /// Bytes that are read or copied against the grain: operands tied to a result of another layout, and reshapes that move
 /// bytes.
 fn transposed_bytes(module: &Module, comp: CompId, shape_of: &dyn Fn(InstId) -> Option<ArrayShape>) -> u64 {
+    let insts = module.comp(comp).insts.iter();
+    insts.map(|&inst| transposed_at(module, inst, shape_of)).fold(0, u64::saturating_add)
+}
+
+/// What copies for products cost, see [`products::copied_at`].
+fn copied_bytes(module: &Module, comp: CompId, shape_of: &dyn Fn(InstId) -> Option<ArrayShape>) -> u64 {
+    let insts = module.comp(comp).insts.iter();
+    insts.map(|&inst| products::copied_at(module, inst, shape_of)).fold(0, u64::saturating_add)
+}
+
+/// Bytes that are read or copied against the grain by one instruction.
+fn transposed_at(module: &Module, inst: InstId, shape_of: &dyn Fn(InstId) -> Option<ArrayShape>) -> u64 {
+    let Some(result) = shape_of(inst) else { return 0 };
     let mut bytes = 0u64;
-    for &inst in &module.comp(comp).insts {
-        let Some(result) = shape_of(inst) else { continue };
-        for (slot, to_operand) in ties(module, inst) {
-            let operand = module.inst(inst).operands[slot];
-            let Some(found) = shape_of(operand) else { continue };
-            // What fills or broadcasts can be made in any order.
-            let is_made = matches!(module.inst(operand).opcode.row().factors, FactorRule::Broadcast | FactorRule::Iota);
-            let dims =
-                result.minor_to_major().iter().filter_map(|&d| to_operand.get(d as usize)).map(|&d| d as i64).collect();
-            let wanted = ArrayShape { layout: Some(Box::new(Layout::new(dims))), ..found.clone() };
-            if !is_made && !is_same_layout(&found, &wanted) {
-                bytes = bytes.saturating_add(found.size_bytes());
-            }
+    for (slot, to_operand) in ties(module, inst) {
+        let operand = module.inst(inst).operands[slot];
+        let Some(found) = shape_of(operand) else { continue };
+        // What fills or broadcasts can be made in any order.
+        let is_made = matches!(module.inst(operand).opcode.row().factors, FactorRule::Broadcast | FactorRule::Iota);
+        let dims =
+            result.minor_to_major().iter().filter_map(|&d| to_operand.get(d as usize)).map(|&d| d as i64).collect();
+        let wanted = ArrayShape { layout: Some(Box::new(Layout::new(dims))), ..found.clone() };
+        if !is_made && !is_same_layout(&found, &wanted) {
+            bytes = bytes.saturating_add(found.size_bytes());
         }
-        if module.inst(inst).opcode == Opcode::Reshape
-            && let Some(found) = module.inst(inst).operands.first().and_then(|&o| shape_of(o))
-            && !hlo_ir::view::is_reshape_free(&found, &result)
-        {
-            bytes = bytes.saturating_add(result.size_bytes());
-        }
+    }
+    if module.inst(inst).opcode == Opcode::Reshape
+        && let Some(found) = module.inst(inst).operands.first().and_then(|&o| shape_of(o))
+        && !hlo_ir::view::is_reshape_free(&found, &result)
+    {
+        bytes = bytes.saturating_add(result.size_bytes());
     }
     bytes
 }
 
 /// The values whose layout should change, and their new shapes.
-fn choose(module: &Module, comp: CompId) -> Vec<(InstId, ArrayShape)> {
-    let mut classes = Classes::default();
+fn choose(module: &Module, comp: CompId, classes: &mut Classes) -> Vec<(InstId, ArrayShape)> {
     let mut all_ties = Vec::new();
     for &inst in module.comp(comp).insts.iter().filter(|&&i| is_free(module, i)) {
         for (slot, to_operand) in ties(module, inst) {
@@ -244,8 +261,13 @@ fn choose(module: &Module, comp: CompId) -> Vec<(InstId, ArrayShape)> {
     for (_, inst, operand, to_operand) in all_ties {
         classes.unite(inst, operand, &to_operand);
     }
-    vote(module, comp, &mut classes);
+    vote(module, comp, classes);
     let mut frozen: EntitySet<InstId> = EntitySet::new();
+    // A bitcast looks at memory as it lies.
+    let bitcasts = module.comp(comp).insts.iter().filter(|&&inst| module.inst(inst).opcode == Opcode::Bitcast);
+    for &operand in bitcasts.flat_map(|&inst| &module.inst(inst).operands) {
+        frozen.insert(classes.leader(operand));
+    }
     loop {
         let chosen: Vec<(InstId, ArrayShape)> = module
             .comp(comp)
@@ -260,7 +282,7 @@ fn choose(module: &Module, comp: CompId) -> Vec<(InstId, ArrayShape)> {
             })
             .collect();
         let n_frozen = frozen.iter().count();
-        freeze_for_dots(module, comp, &classes, &chosen, &mut frozen);
+        freeze_for_dots(module, comp, classes, &chosen, &mut frozen);
         if frozen.iter().count() == n_frozen {
             return chosen;
         }

@@ -1,6 +1,6 @@
 //! Sums of columns of convolutions, by the threads of their tiles.
 
-use super::{Case, Step, case, check_all, check_all_as, fuse, lower};
+use super::{Case, Step, case, check_all, check_all_as, lower, passed};
 use hlo_gpu::kernel::EmitOptions;
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ enum Wanted {
     Means,
 }
 
-/// Passes `fuse` over the text of a layer.
-fn fused(layer: &Layer, wanted: Wanted) -> Case {
+/// Passes the pass, `fuse` in some way, over the text of a layer.
+fn fused(layer: &Layer, wanted: Wanted, pass: &str) -> Case {
     let Layer { types: [from, to], dims: [images, height, width, channels], features, groups } = layer;
     let of_group = channels / groups;
     let y = |dtype: &str| format!("{dtype}[{images},{height},{width},{features}]");
@@ -67,7 +67,7 @@ ENTRY main {{
 }}"
     );
     let name = format!("{wanted:?} of {types:?} {dims:?} {features} {groups}", types = layer.types, dims = layer.dims);
-    fuse(case(&name, &text))
+    passed(case(&name, &text), pass)
 }
 
 /// Results of the kernel that multiplies, and whether it adds up columns in shared memory.
@@ -86,19 +86,19 @@ fn layers() -> Vec<Layer> {
     let layer = |types, dims, features, groups| Layer { types, dims, features, groups };
     let (f32, bf16) = (["f32", "f32"], ["bf16", "bf16"]);
     vec![
-        layer(f32, [4, 8, 8, 16], 32, 1),
-        layer(f32, [2, 16, 16, 8], 40, 1),
-        layer(f32, [8, 8, 4, 12], 20, 2),
+        layer(f32, [4, 16, 16, 16], 32, 1),
+        layer(f32, [8, 16, 8, 8], 40, 1),
+        layer(f32, [8, 16, 16, 12], 20, 2),
         layer(f32, [16, 8, 8, 4], 132, 1),
         layer(f32, [16, 16, 16, 4], 64, 1),
-        layer(f32, [3, 16, 16, 6], 33, 3),
-        layer(bf16, [4, 8, 8, 16], 32, 1),
+        layer(f32, [4, 16, 16, 6], 33, 3),
+        layer(bf16, [4, 16, 16, 16], 32, 1),
         layer(bf16, [2, 16, 16, 24], 72, 1),
-        layer(bf16, [8, 8, 8, 16], 48, 2),
+        layer(bf16, [16, 8, 8, 16], 48, 2),
         layer(bf16, [32, 16, 16, 8], 136, 1),
-        layer(["f16", "f32"], [4, 8, 16, 16], 24, 1),
+        layer(["f16", "f32"], [4, 16, 32, 16], 24, 1),
         layer(["bf16", "f32"], [8, 16, 8, 32], 64, 1),
-        layer(["f64", "f64"], [4, 8, 8, 8], 36, 1),
+        layer(["f64", "f64"], [4, 16, 16, 8], 36, 1),
     ]
 }
 
@@ -107,7 +107,7 @@ fn tiles_add_up_their_columns_as_the_evaluator_does() {
     let mut cases = Vec::new();
     for layer in layers() {
         for (wanted, n_results) in [(Wanted::Bias, 2), (Wanted::Statistics, 3), (Wanted::Means, 1)] {
-            let case = fused(&layer, wanted);
+            let case = fused(&layer, wanted, "fuse");
             assert_eq!(kernel_of(&case, &EmitOptions::default()), (n_results, true), "{}", case.name);
             cases.push(case);
         }
@@ -115,27 +115,35 @@ fn tiles_add_up_their_columns_as_the_evaluator_does() {
     assert_eq!(check_all(&cases), BTreeMap::new());
 }
 
-/// Small integers have no bits that TF32 lacks. Parts may have 16 rows, which no tile of it has.
+/// Small integers have no bits that TF32 lacks. Where the fusion was made for other tiles, no tensor cores multiply.
 #[test]
 fn so_do_tiles_of_tf32() {
     let how = EmitOptions { uses_tf32: true, ..EmitOptions::default() };
     let of_f32 = layers().into_iter().filter(|layer| layer.types == ["f32", "f32"]);
     let mut cases = Vec::new();
     for layer in of_f32 {
-        let mut case = fused(&layer, Wanted::Statistics);
-        case.draws = hlo_eval::draw::Draw::parse_list("int9,int9,int2").expect("draw words");
-        let (n_results, has_sums) = kernel_of(&case, &how);
-        assert!(n_results == 3 && has_sums, "{}", case.name);
-        cases.push(case);
+        for pass in ["fuse{tf32=true}", "fuse"] {
+            let mut case = fused(&layer, Wanted::Statistics, pass);
+            case.draws = hlo_eval::draw::Draw::parse_list("int9,int9,int2").expect("draw words");
+            let (n_results, has_sums) = kernel_of(&case, &how);
+            assert!(n_results == 3 && has_sums, "{} by {pass}", case.name);
+            cases.push(case);
+        }
     }
+    let uses_warps = |case: &&Case| {
+        lower(&case.module, &how).steps.iter().any(
+            |(_, step)| matches!(step, Step::Launch { kernel, .. } if kernel.source.contains("add_products_of_warp")),
+        )
+    };
+    assert!(cases.iter().step_by(2).all(|case| uses_warps(&case)), "made for tensor cores");
     assert_eq!(check_all_as(&cases, how), BTreeMap::new());
 }
 
 /// Rows that are no multiple of those of a tile.
 #[test]
 fn other_sums_stay_kernels_of_their_own() {
-    for dims in [[3, 5, 7, 16], [1, 9, 9, 16], [2, 11, 9, 16]] {
-        let case = fused(&Layer { types: ["f32", "f32"], dims, features: 32, groups: 1 }, Wanted::Bias);
+    for dims in [[15, 9, 9, 16], [1, 33, 33, 16]] {
+        let case = fused(&Layer { types: ["f32", "f32"], dims, features: 32, groups: 1 }, Wanted::Bias, "fuse");
         let (n_results, has_sums) = kernel_of(&case, &EmitOptions::default());
         assert!(n_results == 1 && !has_sums, "{}", case.name);
         assert_eq!(check_all(&[case]), BTreeMap::new());

@@ -39,9 +39,9 @@ fn case(name: &str, text: &str) -> Case {
     Case { name: name.to_string(), module: parsed.module, draws }
 }
 
-/// Passes `fuse` over a case's module, with all checks of the runner on.
-fn fuse(mut case: Case) -> Case {
-    let calls = hlo_pass::pipeline::parse_pipeline("fuse").expect("a pipeline");
+/// Passes a pipeline over a case's module, with all checks of the runner on.
+fn passed(mut case: Case, pipeline: &str) -> Case {
+    let calls = hlo_pass::pipeline::parse_pipeline(pipeline).expect("a pipeline");
     let passes = hlo_pass::runner::bind(&calls, hlo_gpu::PASSES).expect("known passes");
     let options = hlo_pass::runner::RunOptions { check: true, ..Default::default() };
     let mut analyses = hlo_analysis::Analyses::default();

@@ -1,6 +1,6 @@
 //! Scatters of rows, alone and with what their arrays and updates are.
 
-use super::{Case, Step, case, check_all, fuse, lower};
+use super::{Case, Step, case, check_all, lower, passed};
 use hlo_eval::draw::Draw;
 use hlo_gpu::kernel::EmitOptions;
 use std::collections::BTreeMap;
@@ -90,7 +90,7 @@ ENTRY main {{
     );
     let mut case = case(&format!("gradients {dtype}[{rows},{columns}] {n}"), &text);
     case.draws = Draw::parse_list(&format!("n1 int{} n1 n1 n1", rows + 2)).expect("draws");
-    fuse(case)
+    passed(case, "fuse")
 }
 
 #[test]

@@ -53,9 +53,9 @@ fn has_rows_of_memory(conv: &Convolution<'_>, row_dims: &[usize]) -> bool {
 
 /// Rows that tiles of the kernel of a convolution may have if it gives sums of their columns too, those of the fastest tiles first, and features
 /// of the output: tiles are whole then, and have rows of the output in memory.
-pub(crate) fn rows_of_tiles(module: &Module, conv: InstId) -> Option<(SmallVec<[i64; 4]>, i64)> {
+pub(crate) fn rows_of_tiles(module: &Module, conv: InstId, uses_tf32: bool) -> Option<(SmallVec<[i64; 4]>, i64)> {
     let conv = Convolution::of(module, conv)?;
-    let Product { units, m, n, .. } = Product::of(&conv, false)?;
+    let Product { units, m, n, .. } = Product::of(&conv, uses_tf32)?;
     let mut rows = size::rows_of_fast(units, (m, n), conv.n_groups);
     rows.retain(|&mut n_rows| m % n_rows == 0);
     has_rows_of_memory(&conv, &row_dims(&conv)).then_some((rows, conv.n_features()))
