@@ -1,5 +1,6 @@
 //! Our launch plan of a module: its launches and memory, from the plan as JSON.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -16,7 +17,9 @@ pub(super) fn plan(tool: &Path, module: &Path) -> Result<Program, String> {
     let lowered = super::module_of(&String::from_utf8_lossy(&lowered))?;
     let bytes =
         |name: &str| plan["memory"][name].as_u64().ok_or_else(|| format!("the plan: expected its {name}, found none"));
-    let copied: u64 = works(&plan["steps"])?.iter().map(|(step, n)| 2 * n * copied_bytes(&plan, step)).sum();
+    let insts = lowered.computations().iter().flat_map(|&comp| &lowered.comp(comp).insts);
+    let known: HashSet<&str> = insts.map(|&inst| lowered.inst_name(inst)).collect();
+    let copied: u64 = works(&plan["steps"])?.iter().map(|(step, n)| n * added_bytes(&plan, step, &known)).sum();
     Ok(Program {
         n_launches: works(&plan["steps"])?.iter().map(|(_, n)| n).sum(),
         moved: moved(&lowered)? + copied,
@@ -39,10 +42,17 @@ fn run(tool: &Path, module: &Path, words: &[&str]) -> Result<Vec<u8>, String> {
     Err(format!("refused: {}", first.unwrap_or("no message").rsplit(": ").next().unwrap_or_default().replace('|', "/")))
 }
 
-/// Bytes of a copy between buffers, which the module that is lowered does not have.
-fn copied_bytes(plan: &Value, step: &Value) -> u64 {
-    let from = step["from"].as_u64().and_then(|n| usize::try_from(n).ok()).filter(|_| step["work"] == "copy");
-    from.and_then(|from| plan["buffers"][from]["bytes"].as_u64()).unwrap_or(0)
+/// Bytes that a step moves which the module that is lowered does not have: a copy between buffers, or to the layout that a product wants.
+fn added_bytes(plan: &Value, step: &Value, known: &HashSet<&str>) -> u64 {
+    let index = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
+    let bytes = |buffer: Option<usize>| buffer.and_then(|n| plan["buffers"][n]["bytes"].as_u64()).unwrap_or(0);
+    match step["work"].as_str().unwrap_or_default() {
+        "copy" => 2 * bytes(index(&step["from"])),
+        "launch" if step["name"].as_str().is_some_and(|name| !known.contains(name)) => {
+            step["arguments"].as_array().map_or(0, |all| all.iter().map(|argument| bytes(index(argument))).sum())
+        }
+        _ => 0,
+    }
 }
 
 /// What is launched: kernels, products, copies, fills and collectives (a group is one), each with how often; of branches the one with most.
