@@ -169,9 +169,8 @@ struct Candidate {
     plan: Plan,
 }
 
-/// Like [`assign`], with steps in one of [`ORDERS`]: of those whose peak is not too much above the least one and whose modelled time is
-/// least, or almost so, the one of the fewest launches. A peak may be above another order's by `slack` (a fraction), or by as much as the
-/// time is shorter than this order's (a fraction too).
+/// Like [`assign`], with steps in one of [`ORDERS`]: of those whose modelled time is least, or almost so, the one of the fewest launches. Where
+/// the peak of memory is above the least one by more than `slack` (a fraction), a share more of it counts as a share more of time.
 pub(crate) fn assign_fastest(mut draft: Draft, slack: f64) -> Plan {
     // Sources and elements are long, and nothing here reads them.
     let constants = std::mem::take(&mut draft.plan.constants);
@@ -204,15 +203,12 @@ pub(crate) fn assign_fastest(mut draft: Draft, slack: f64) -> Plan {
         |a: &Candidate, b: &Candidate| rounded(a).total_cmp(&rounded(b)).then_with(|| a.peak_bytes.cmp(&b.peak_bytes));
     let fastest =
         candidates.iter().min_by(|a, b| faster(a, b)).map(|best| (rounded(best), best.time_s, best.peak_bytes));
-    let others: Vec<(f64, u64)> = candidates.iter().map(|candidate| (candidate.time_s, candidate.peak_bytes)).collect();
-    candidates.retain(|candidate| {
-        others.iter().all(|&(time_s, peak_bytes)| {
-            let saved = (1.0 - candidate.time_s / time_s).max(0.0);
-            candidate.peak_bytes as f64 <= peak_bytes as f64 * (1.0 + slack.max(saved))
-        })
-    });
-    let least_s = candidates.iter().map(|candidate| candidate.time_s).min_by(f64::total_cmp).unwrap_or(0.0);
-    candidates.retain(|candidate| candidate.time_s <= least_s * (1.0 + ALIKE));
+    let least_bytes = candidates.iter().map(|candidate| candidate.peak_bytes).min().unwrap_or(0) as f64;
+    let cost = |candidate: &Candidate| {
+        candidate.time_s * (candidate.peak_bytes as f64 / (least_bytes * (1.0 + slack)).max(1.0)).max(1.0)
+    };
+    let least = candidates.iter().map(cost).min_by(f64::total_cmp).unwrap_or(0.0);
+    candidates.retain(|candidate| cost(candidate) <= least * (1.0 + ALIKE));
     let best = candidates.into_iter().min_by(|a, b| a.n_launches.cmp(&b.n_launches).then_with(|| faster(a, b)));
     let Some(best) = best else { return Plan::default() };
     let is_for_memory = |&(s, _, peak_bytes): &(f64, f64, u64)| s < rounded(&best) && peak_bytes > best.peak_bytes;

@@ -59,8 +59,7 @@ pub struct LowerOptions {
     pub params: ParamFacts,
     /// What the user says of loops: predicted times count their rounds.
     pub frequency: FrequencyOptions,
-    /// How much more memory than the most frugal order of steps takes, as a fraction, another may take so that communication
-    /// hides behind computation.
+    /// How much more memory than the most frugal order of steps takes, as a fraction, another may take before it counts as time does.
     pub memory_slack: f64,
     /// How products of f32 are computed.
     pub matmul: Matmul,
