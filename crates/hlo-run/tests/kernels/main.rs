@@ -472,7 +472,7 @@ only the callee knows what a custom call does\n\
 \x20   custom-call\n\
 products of ragged or scaled blocks are not written as kernels\n\
 \x20   ragged-dot, scaled-dot\n\
-random numbers are not drawn in kernels\n\
+no hidden state of random numbers is kept: draw them by rng-bit-generator, which expand-operations writes as arithmetic\n\
 \x20   rng-bit-generator.default, rng-bit-generator, rng-bit-generator.philox, rng-get-and-update-state, \
         rng\n\
 stochastic rounding is not written as a kernel\n\
