@@ -468,7 +468,7 @@ expected straight code in a kernel, found control flow\n\
 \x20   conditional, while\n\
 matrix factorizations are not written as kernels\n\
 \x20   cholesky, triangular-solve\n\
-no hidden state of random numbers is kept: draw them by rng-bit-generator, which expand-operations writes as arithmetic\n\
+no hidden state of random numbers is kept; draw them by rng-bit-generator, which expand-operations writes as arithmetic\n\
 \x20   rng-bit-generator.default, rng-bit-generator, rng-bit-generator.philox, rng-get-and-update-state, \
         rng\n\
 only the callee knows what a custom call does\n\
