@@ -149,7 +149,7 @@ fn is_needed_beside(module: &Module, comp: CompId, users: &UserMap, member: Inst
     module.comp(comp).root.expand() == Some(member) || users[member].iter().any(|user| !members.contains(user))
 }
 
-/// Constants and broadcasts that members read: they are done again inside.
+/// Constants, iotas and broadcasts that members read: they are done again inside.
 fn fills_of(module: &Module, conv: InstId, members: &HashSet<InstId>) -> Vec<InstId> {
     let mut found = Vec::new();
     let followers = members.iter().filter(|&&member| member != conv);
@@ -157,7 +157,7 @@ fn fills_of(module: &Module, conv: InstId, members: &HashSet<InstId>) -> Vec<Ins
     while let Some(at) = open.pop() {
         let is_scalar = module.shape(at).as_array().is_some_and(|shape| shape.n_elems() == 1);
         let opcode = module.inst(at).opcode;
-        let is_fill = opcode == Opcode::Broadcast || (opcode == Opcode::Constant && is_scalar);
+        let is_fill = [Opcode::Broadcast, Opcode::Iota].contains(&opcode) || (opcode == Opcode::Constant && is_scalar);
         if is_fill && !found.contains(&at) && !members.contains(&at) && !has_order(module, at) {
             found.push(at);
             open.extend(module.inst(at).operands.iter().copied());
@@ -181,46 +181,66 @@ struct Found<'a> {
 
 impl Found<'_> {
     fn draft(&self) -> Option<Draft> {
-        let of_members = |members: Vec<InstId>| {
-            let (maps, sums) = (self.maps_of_operands(), self.sums_of(&members));
-            let (feeders, repeated) = self.feeders_of(&members, &maps);
-            Draft { conv: self.conv, members, feeders, repeated, maps, sums }
-        };
+        let (mut members, relations) = self.followers();
         let bytes = self.module.shape(self.conv).memory_bytes();
-        let mut draft = of_members(self.followers());
-        // A result in a wider type, or several, would cost what the convolution's own does not.
-        if draft.bytes_written(self.module, self.comp, self.users) > bytes + bytes / 2 {
-            draft = of_members(vec![self.conv]);
+        loop {
+            let (maps, sums) = (self.maps_of_operands(), self.sums_of(&members));
+            let (feeders, repeated) = self.feeders_of(&members, &maps, &relations);
+            let draft = Draft { conv: self.conv, members: members.clone(), feeders, repeated, maps, sums };
+            // A result in a wider type, or several, would cost what the convolution's own does not.
+            let is_small = draft.bytes_written(self.module, self.comp, self.users) <= bytes + bytes / 2;
+            if is_small || members.len() == 1 {
+                return (draft.all().count() > 1).then_some(draft);
+            }
+            members.pop();
         }
-        (draft.all().count() > 1).then_some(draft)
     }
 
-    /// What members alone read that is computed element by element of values that do not depend on the convolution; and what they read that is
-    /// converted from a narrower type. What the convolution itself reads, some times over, is neither.
-    fn feeders_of(&self, members: &[InstId], maps: &[InstId]) -> (Vec<InstId>, Vec<InstId>) {
+    /// What members alone read that is computed element by element of values that do not depend on the convolution and have no more than twice its
+    /// bytes; and what they read that is converted from a narrower type. What the convolution itself reads, some times over, is neither.
+    fn feeders_of(
+        &self,
+        members: &[InstId],
+        maps: &[InstId],
+        relations: &SecondaryMap<InstId, Relation>,
+    ) -> (Vec<InstId>, Vec<InstId>) {
         let Some(shape) = self.module.shape(self.conv).as_array() else { return Default::default() };
-        let relations = self.relations();
         let is_like = |other: &ArrayShape| other.dims == shape.dims && other.is_same_order(shape);
-        let (mut found, mut repeated): (Vec<InstId>, Vec<InstId>) = Default::default();
-        let followers = members.iter().filter(|&&member| member != self.conv);
-        let mut open: Vec<InstId> =
-            followers.flat_map(|&member| self.module.inst(member).operands.iter().copied()).collect();
-        while let Some(at) = open.pop() {
-            let is_inside = |user: &InstId| members.contains(user) || found.contains(user);
-            let may_feed = !is_inside(&at)
-                && relations[at] == Relation::None
-                && members.len() + found.len() + repeated.len() < MOST_MEMBERS
+        let may_feed = |at: InstId| {
+            relations[at] == Relation::None
                 && self.may_be_inside(at)
                 && !self.users[at].iter().any(|user| *user == self.conv || maps.contains(user))
-                && self.module.shape(at).as_array().is_some_and(is_like);
-            let operands = &self.module.inst(at).operands;
-            let bytes = |inst: InstId| self.module.shape(inst).memory_bytes();
-            let is_widened =
-                || self.module.inst(at).opcode == Opcode::Convert && operands.iter().all(|&of| bytes(of) < bytes(at));
-            if may_feed && !self.is_root(at) && self.users[at].iter().all(is_inside) {
-                found.push(at);
-                open.extend(operands.iter().copied());
-            } else if may_feed && !repeated.contains(&at) && is_widened() {
+                && self.module.shape(at).as_array().is_some_and(is_like)
+        };
+        let bytes = |inst: InstId| self.module.shape(inst).memory_bytes();
+        let operands = |inst: InstId| self.module.inst(inst).operands.iter().copied();
+        let is_widened =
+            |at: InstId| self.module.inst(at).opcode == Opcode::Convert && operands(at).all(|of| bytes(of) < bytes(at));
+        let is_fill = |at: InstId| [Opcode::Broadcast, Opcode::Iota].contains(&self.module.inst(at).opcode);
+        let (mut found, mut repeated): (Vec<InstId>, Vec<InstId>) = Default::default();
+        let followers = || members.iter().filter(|&&member| member != self.conv);
+        for root in followers().flat_map(|&member| operands(member)) {
+            let (mut cone, mut n_read_bytes, mut open): (Vec<InstId>, u64, _) = (Vec::new(), 0, vec![root]);
+            while let Some(at) = open.pop() {
+                let is_inside = |user: &InstId| members.contains(user) || found.contains(user) || cone.contains(user);
+                if is_inside(&at) {
+                    continue;
+                }
+                let has_room = members.len() + found.len() + cone.len() < MOST_MEMBERS;
+                if may_feed(at) && has_room && !self.is_root(at) && self.users[at].iter().all(is_inside) {
+                    cone.push(at);
+                    open.extend(operands(at));
+                } else if !is_fill(at) {
+                    n_read_bytes += bytes(at);
+                }
+            }
+            if !cone.is_empty() && n_read_bytes <= 2 * bytes(root) {
+                found.extend(cone);
+            }
+        }
+        for at in followers().chain(&found).flat_map(|&inst| operands(inst)) {
+            let is_inside = members.contains(&at) || found.contains(&at) || repeated.contains(&at);
+            if !is_inside && repeated.len() < MOST_MEMBERS && may_feed(at) && is_widened(at) {
                 repeated.push(at);
             }
         }
@@ -333,11 +353,11 @@ impl Found<'_> {
         node.operands.iter().chain(order).copied()
     }
 
-    /// The convolution and what can be computed of its elements one by one.
-    fn followers(&self) -> Vec<InstId> {
+    /// The convolution and what can be computed of its elements one by one, and how all stand to these.
+    fn followers(&self) -> (Vec<InstId>, SecondaryMap<InstId, Relation>) {
         let mut relations = self.relations();
         let mut members = vec![self.conv];
-        let Some(shape) = self.module.shape(self.conv).as_array() else { return members };
+        let Some(shape) = self.module.shape(self.conv).as_array() else { return (members, relations) };
         // The text goes from operands to users: what depends on a member by way of no other instruction is found to be one in its turn.
         for &inst in &self.module.comp(self.comp).insts {
             let node = self.module.inst(inst);
@@ -354,6 +374,6 @@ impl Found<'_> {
                 members.push(inst);
             }
         }
-        members
+        (members, relations)
     }
 }

@@ -62,6 +62,9 @@ pub(crate) static INFO: PassInfo = PassInfo {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PropagateLayouts;
 
+/// Rounds of a computation at most: a second one changes little, and a third next to nothing.
+const MOST_ROUNDS: usize = 4;
+
 /// What cannot change weighs this much more than what can.
 const FIXED: u64 = 1000;
 
@@ -69,40 +72,59 @@ impl Pass for PropagateLayouts {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut n_changed = 0;
         for comp in stepwise_computations(module) {
-            let as_is = |inst: InstId| module.shape(inst).as_array().cloned();
-            let (before, copied_before) = (transposed_bytes(module, comp, &as_is), copied_bytes(module, comp, &as_is));
-            let (mut classes, mut layouts) = (Classes::default(), NewShapes::new());
-            layouts.extend(choose(module, comp, &mut classes));
-            let n_relaid = products::relay(module, comp, &classes, &mut layouts);
-            layouts.retain(|&inst, new| module.shape(inst).as_array().is_some_and(|old| !is_same_layout(new, old)));
-            let of = |inst: InstId| layouts.get(&inst).or_else(|| module.shape(inst).as_array()).cloned();
-            let (after, copied_after) = (transposed_bytes(module, comp, &of), copied_bytes(module, comp, &of));
-            cx.report.count("bytes-transposed-before", before);
-            // A wish that makes it worse (ties that contradict one another) is none.
-            let is_worse = after.saturating_add(copied_after) > before.saturating_add(copied_before);
-            if is_worse || layouts.is_empty() {
-                cx.report.count("bytes-transposed-after", before);
-                continue;
+            let mut rounds: Vec<Round> = Vec::new();
+            // Where classes were laid for products, others may follow in another round.
+            while rounds.last().is_none_or(|round| round.n_relaid > 0) && rounds.len() < MOST_ROUNDS {
+                rounds.push(lay(module, comp));
             }
-            cx.report.count("bytes-transposed-after", after);
-            if n_relaid > 0 {
-                cx.report.count("products-without-copies", n_relaid);
+            let sum = |of: &dyn Fn(&Round) -> u64| rounds.iter().map(of).sum::<u64>();
+            n_changed += sum(&|round| round.n_changed);
+            cx.report.count("bytes-transposed-before", rounds.first().map_or(0, |round| round.before));
+            cx.report.count("bytes-transposed-after", rounds.last().map_or(0, |round| round.after));
+            if sum(&|round| round.n_relaid) > 0 {
+                cx.report.count("products-without-copies", sum(&|round| round.n_relaid));
             }
-            n_changed += layouts.len();
-            for inst in module.comp(comp).insts.clone() {
-                let Some(shape) = layouts.remove(&inst) else { continue };
-                let shape = module.shapes.intern(Shape::Array(shape));
-                module.inst_mut(inst).shape = shape;
-            }
-            restate_tuples(module, comp);
         }
-        cx.report.count("layouts-changed", n_changed as u64);
+        cx.report.count("layouts-changed", n_changed);
         if n_changed == 0 {
             cx.report.unchanged_because = Some("every value has the layout that costs least".into());
             return Ok(Changed::No);
         }
         Ok(Changed::Yes(Preserved { peak_memory: false, ..Preserved::ALL }))
     }
+}
+
+/// What a round did: layouts changed, products whose arrays lie as they want them since, and bytes transposed.
+struct Round {
+    n_changed: u64,
+    n_relaid: u64,
+    before: u64,
+    after: u64,
+}
+
+/// Gives a computation's values the layouts that cost least.
+fn lay(module: &mut Module, comp: CompId) -> Round {
+    let as_is = |inst: InstId| module.shape(inst).as_array().cloned();
+    let (before, copied_before) = (transposed_bytes(module, comp, &as_is), copied_bytes(module, comp, &as_is));
+    let (mut classes, mut layouts) = (Classes::default(), NewShapes::new());
+    layouts.extend(choose(module, comp, &mut classes));
+    let n_relaid = products::relay(module, comp, &classes, &mut layouts);
+    layouts.retain(|&inst, new| module.shape(inst).as_array().is_some_and(|old| !is_same_layout(new, old)));
+    let of = |inst: InstId| layouts.get(&inst).or_else(|| module.shape(inst).as_array()).cloned();
+    let (after, copied_after) = (transposed_bytes(module, comp, &of), copied_bytes(module, comp, &of));
+    // A wish that makes it worse (ties that contradict one another) is none.
+    let is_worse = after.saturating_add(copied_after) > before.saturating_add(copied_before);
+    if is_worse || layouts.is_empty() {
+        return Round { n_changed: 0, n_relaid: 0, before, after: before };
+    }
+    let n_changed = layouts.len() as u64;
+    for inst in module.comp(comp).insts.clone() {
+        let Some(shape) = layouts.remove(&inst) else { continue };
+        let shape = module.shapes.intern(Shape::Array(shape));
+        module.inst_mut(inst).shape = shape;
+    }
+    restate_tuples(module, comp);
+    Round { n_changed, n_relaid, before, after }
 }
 
 /// Lets tuples say what their elements' layouts are now.

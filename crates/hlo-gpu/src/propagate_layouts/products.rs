@@ -9,18 +9,18 @@
 
 use super::classes::Classes;
 use super::{is_free, ties, transposed_at};
-use crate::lower::dot::relaid_choices;
+use crate::lower::dot::{find_gemm, relaid_choices};
 use crate::plan::has_library_types;
 use cranelift_entity::SecondaryMap;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::op::FactorRule;
-use hlo_ir::{ArrayShape, CompId, InstId, Layout, Module};
+use hlo_ir::{ArrayShape, CompId, Dims, InstId, Layout, Module};
 
 /// What memory moves in the time of a launch, about: a copy takes one.
 const LAUNCH_BYTES: u64 = 4 << 20;
 /// Instructions that are looked at for all classes of a computation, at most.
-const MOST_LOOKED_AT: usize = 1 << 22;
+const MOST_LOOKED_AT: usize = 1 << 18;
 
 /// Shapes of a computation's values: new ones, and those that the module has.
 pub(super) type NewShapes = HashMap<InstId, ArrayShape>;
@@ -28,6 +28,10 @@ pub(super) type NewShapes = HashMap<InstId, ArrayShape>;
 /// Bytes that the copies of a dot's arrays move, each of them read and written, and what else moves in the time of their launches.
 pub(super) fn copied_at(module: &Module, inst: InstId, shape_of: &dyn Fn(InstId) -> Option<ArrayShape>) -> u64 {
     let Some((attrs, arrays)) = product(module, inst, shape_of) else { return 0 };
+    let [lhs, rhs, out] = &arrays;
+    if find_gemm(attrs, lhs, rhs, out).is_some() {
+        return 0;
+    }
     let copied = relaid_choices(attrs, &arrays).into_iter().map(|relaid| {
         let n = relaid.arrays.iter().flatten().count() as u64;
         relaid.bytes().saturating_mul(2).saturating_add(n * LAUNCH_BYTES)
@@ -57,6 +61,8 @@ pub(super) fn relay(module: &Module, comp: CompId, classes: &Classes, new: &mut 
     }
     let relaying = Relaying::new(module, comp, classes);
     let (mut n_changed, mut n_looked_at) = (0, 0);
+    // What gained nothing gains nothing again before something else has changed: many products read one value.
+    let mut tried: HashSet<Vec<(InstId, Dims)>> = HashSet::new();
     for inst in misfits {
         let Some((attrs, arrays)) = product(module, inst, &|inst| shape_in(module, &[new], inst)) else { continue };
         let &[lhs, rhs] = module.inst(inst).operands.as_slice() else { continue };
@@ -65,6 +71,9 @@ pub(super) fn relay(module: &Module, comp: CompId, classes: &Classes, new: &mut 
             let wanted =
                 [lhs, rhs, inst].into_iter().zip(relaid.arrays).filter_map(|(inst, shape)| Some((inst, shape?)));
             let Some(trial) = relaying.trial(wanted) else { continue };
+            if n_looked_at > MOST_LOOKED_AT || !tried.insert(relaying.orders_of(&trial)) {
+                continue;
+            }
             let affected = relaying.affected(&trial);
             n_looked_at += affected.len();
             let cost = |shapes: &[&NewShapes]| -> u64 {
@@ -80,9 +89,7 @@ pub(super) fn relay(module: &Module, comp: CompId, classes: &Classes, new: &mut 
         if let Some((_, trial)) = best {
             new.extend(trial);
             n_changed += 1;
-        }
-        if n_looked_at > MOST_LOOKED_AT {
-            break;
+            tried.clear();
         }
     }
     n_changed
@@ -134,6 +141,14 @@ impl<'a> Relaying<'a> {
         }
         let is_met = |(inst, shape): &(InstId, ArrayShape)| trial.get(inst).is_some_and(|new| new.is_same_order(shape));
         (!trial.is_empty() && wanted.iter().all(is_met)).then_some(trial)
+    }
+
+    /// The new orders of the leaders of changed classes.
+    fn orders_of(&self, trial: &NewShapes) -> Vec<(InstId, Dims)> {
+        let leaders = trial.keys().copied().filter(|&inst| self.classes.leader(inst) == inst);
+        let mut orders: Vec<(InstId, Dims)> = leaders.map(|leader| (leader, trial[&leader].minor_to_major())).collect();
+        orders.sort_unstable_by_key(|&(leader, _)| leader);
+        orders
     }
 
     /// The members of changed classes and what reads them, in the order of ids.
