@@ -319,6 +319,31 @@ impl<'m> Emitter<'m> {
         result
     }
 
+    /// What `body` writes, in a branch of its own that is not written.
+    pub(super) fn captured(
+        &mut self,
+        body: impl FnOnce(&mut Self) -> Result<(), GpuError>,
+    ) -> Result<String, GpuError> {
+        let depth = self.scopes.len();
+        self.scopes.push(Scope::new(ScopeKind::Branch, String::new()));
+        let result = body(self);
+        self.scopes.truncate(depth + 1);
+        let text = self.scopes.pop().map(|scope| scope.text).unwrap_or_default();
+        result.map(|()| text)
+    }
+
+    /// The text of the current scope so far.
+    pub(super) fn text(&self) -> &str {
+        self.scopes.last().map_or("", |scope| &scope.text)
+    }
+
+    /// Writes text that is as it is to be.
+    pub(super) fn raw(&mut self, text: &str) {
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.text.push_str(text);
+        }
+    }
+
     /// The text of the outermost scope.
     pub(super) fn into_text(self) -> String {
         self.scopes.into_iter().next().map(|scope| scope.text).unwrap_or_default()

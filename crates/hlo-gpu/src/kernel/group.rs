@@ -3,6 +3,7 @@
 use hlo_analysis::fusion::ColumnSum;
 use hlo_ir::InstId;
 
+use super::bodies::BLOCK_NUMBER;
 use super::emitter::{Argument, Atom, Emitter, FrameId};
 use crate::GpuError;
 
@@ -63,8 +64,8 @@ pub(super) type ResultSum = (usize, InstId, ColumnSum);
 
 /// The blocks of a group.
 pub(super) struct BlockRange {
-    /// The number of the first block in the grid.
-    pub first: u32,
+    /// Whether the group has all blocks of the grid.
+    pub is_alone: bool,
     pub n_blocks: u32,
     /// Threads of a block.
     pub block: u32,
@@ -74,8 +75,8 @@ pub(super) struct BlockRange {
 
 impl BlockRange {
     /// The block's number among the group's.
-    pub(super) fn block_number(&self) -> String {
-        if self.first == 0 { "(idx)blockIdx.x".to_string() } else { format!("((idx)blockIdx.x - {})", self.first) }
+    pub(super) fn block_number(&self) -> &'static str {
+        if self.is_alone { "(idx)blockIdx.x" } else { BLOCK_NUMBER }
     }
 }
 

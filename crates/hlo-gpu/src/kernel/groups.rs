@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use hlo_ir::{InstId, Module, Opcode};
 
+use super::bodies::{self, GroupCode};
 use super::column_team::{self, ColumnTeam};
 use super::contraction::LOOPS;
 use super::conv_tiles::{self, ConvTiles};
@@ -257,8 +258,8 @@ pub(super) fn write(
     results: &[Argument],
     block: u32,
 ) -> Result<u32, GpuError> {
-    let mut first = 0u32;
-    for (i, formed) in groups.iter().enumerate() {
+    let (mut first, mut codes) = (0u32, Vec::new());
+    for formed in groups {
         let group = &formed.group;
         let per_block = match &formed.form {
             Form::Elemental
@@ -284,18 +285,17 @@ pub(super) fn write(
             }
         } as u32;
         let end = first + n_blocks;
-        let blocks = BlockRange { first, n_blocks, block, per_block: per_block as i64 };
-        if groups.len() == 1 {
+        let is_alone = groups.len() == 1;
+        let blocks = BlockRange { is_alone, n_blocks, block, per_block: per_block as i64 };
+        if is_alone {
             write_group(e, frame, formed, results, &blocks)?;
         } else {
-            let header = match i {
-                0 => format!("if (blockIdx.x < {end})"),
-                _ => format!("if (blockIdx.x >= {first} && blockIdx.x < {end})"),
-            };
-            e.scope(ScopeKind::Branch, header, |e| write_group(e, frame, formed, results, &blocks))?;
+            let text = e.captured(|e| write_group(e, frame, formed, results, &blocks))?;
+            codes.push(GroupCode { first, end, text });
         }
         first = end;
     }
+    bodies::write(e, codes, results);
     Ok(first)
 }
 

@@ -6,6 +6,7 @@
 //! products ([`conv_tiles`]), 16-byte accesses for elementwise kernels. Results of
 //! different dims are computed by different blocks of one launch.
 
+mod bodies;
 mod column_team;
 mod contraction;
 mod conv_tiles;
