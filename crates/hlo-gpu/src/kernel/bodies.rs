@@ -114,20 +114,28 @@ fn renamed(text: &str, names: &[(Pointer, String)]) -> String {
     found
 }
 
+/// Code that groups have in common.
+struct Body {
+    /// See [`in_order`].
+    in_order: String,
+    types: Vec<String>,
+    /// With their pointers, in the order of the types.
+    groups: Vec<(GroupCode, Vec<Pointer>)>,
+}
+
 /// Writes the code of groups, each for its blocks.
 pub(super) fn write(e: &mut Emitter<'_>, groups: Vec<GroupCode>, results: &[Argument]) {
     let outer = e.text().to_string();
-    // Those of the same code, by the first of them.
-    let mut same: Vec<(String, Vec<String>, Vec<(GroupCode, Vec<Pointer>)>)> = Vec::new();
+    let mut same: Vec<Body> = Vec::new();
     for group in groups {
         let (text, pointers) = in_order(&group.text, &outer);
         let types: Vec<String> = pointers.iter().map(|pointer| pointer.ctype(&e.arguments, results)).collect();
-        match same.iter_mut().find(|(other, of, _)| *other == text && *of == types) {
-            Some((_, _, all)) => all.push((group, pointers)),
-            None => same.push((text, types, vec![(group, pointers)])),
+        match same.iter_mut().find(|body| body.in_order == text && body.types == types) {
+            Some(body) => body.groups.push((group, pointers)),
+            None => same.push(Body { in_order: text, types, groups: vec![(group, pointers)] }),
         }
     }
-    for (_, types, all) in same {
+    for Body { types, groups: all, .. } in same {
         let is_own = |group: &GroupCode| match group.first {
             0 => format!("blockIdx.x < {}", group.end),
             first => format!("blockIdx.x >= {first} && blockIdx.x < {}", group.end),
