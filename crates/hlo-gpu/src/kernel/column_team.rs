@@ -11,7 +11,7 @@ use super::Signature;
 use super::contraction::LOOPS;
 use super::emitter::{Argument, Atom, Binding, Emitter, FrameId, Index, Preloaded, ScopeKind, Value};
 use super::group::{BlockRange, ResultGroup, ResultSum, either_way};
-use super::reach::{self, Reach};
+use super::reach::Reach;
 use super::reduction::Reduced;
 use super::team::Team;
 use super::team_join;
@@ -82,16 +82,9 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
 }
 
 impl ColumnTeam {
-    /// Pairs of operand and result leaves that may share one buffer.
-    pub(super) fn updatable(
-        &self,
-        module: &Module,
-        reach: &Reach,
-        group: &ResultGroup,
-        signature: &Signature,
-    ) -> Vec<(usize, usize)> {
-        let reach = reach.with_sources(module, &signature.bindings, &self.sums);
-        reach::updatable(module, &reach, std::iter::once(group), signature)
+    /// The sums among the results.
+    pub(super) fn sums(&self) -> &[ResultSum] {
+        &self.sums
     }
 
     fn sum(&self) -> ColumnSum {
@@ -125,12 +118,7 @@ impl ColumnTeam {
         let ColumnSum { n_rows, n_columns, .. } = self.sum();
         let (of_part, width) = (self.tiles_of_part(), self.width);
         let tile = e.loop_variable();
-        let header = format!(
-            "for (idx {tile} = {}; {tile} < {}; {tile} += {})",
-            blocks.block_number(),
-            self.n_tiles(),
-            blocks.n_blocks
-        );
+        let header = blocks.loop_header(tile, self.n_tiles());
         let is_aligned = self.alignment(e, results);
         e.scope(ScopeKind::Loop, header, |e| {
             let depth = e.depth();

@@ -78,6 +78,12 @@ impl BlockRange {
     pub(super) fn block_number(&self) -> &'static str {
         if self.is_alone { "(idx)blockIdx.x" } else { BLOCK_NUMBER }
     }
+
+    /// The head of a loop over `n` things of which each block takes one at a time.
+    pub(super) fn loop_header(&self, variable: Atom, n: i64) -> String {
+        let (first, step) = (self.block_number(), self.n_blocks);
+        format!("for (idx {variable} = {first}; {variable} < {n}; {variable} += {step})")
+    }
 }
 
 /// Writes accesses of whole packs, and what is done where these are not aligned.

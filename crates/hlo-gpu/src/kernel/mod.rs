@@ -152,8 +152,12 @@ pub fn emit(module: &Module, inst: InstId, options: &EmitOptions) -> Result<Emit
     }
     let updatable = match groups.as_slice() {
         [only] if only.is_of_rows() => reach::updatable_rows(&signature, &emitter.rows_read),
-        [FormedGroup { group, form: Form::Columns(columns) }] => columns.updatable(module, &reach, group, &signature),
-        [FormedGroup { group, form: Form::Product(tiles) }] => tiles.updatable(module, &reach, group, &signature),
+        [FormedGroup { group, form: Form::Columns(columns) }] => {
+            reach::updatable_beside(module, &reach, columns.sums(), group, &signature)
+        }
+        [FormedGroup { group, form: Form::Product(tiles) }] => {
+            reach::updatable_beside(module, &reach, tiles.sums(), group, &signature)
+        }
         _ => reach::updatable(module, &reach, groups.iter().map(|formed| &formed.group), &signature),
     };
     let body = emitter.into_text();

@@ -130,6 +130,18 @@ impl Root {
     }
 }
 
+/// Pairs of operand and result leaves that may share one buffer, where the threads that have an element add it to sums too.
+pub(super) fn updatable_beside(
+    module: &Module,
+    reach: &Reach,
+    sums: &[ResultSum],
+    group: &ResultGroup,
+    signature: &Signature,
+) -> Vec<(usize, usize)> {
+    let reach = reach.with_sources(module, &signature.bindings, sums);
+    updatable(module, &reach, std::iter::once(group), signature)
+}
+
 /// Pairs of operand and result leaves that may share one buffer, of a kernel of rows.
 pub(super) fn updatable_rows(signature: &Signature, read: &RowsRead) -> Vec<(usize, usize)> {
     // The same array may be passed as several operands, of which the kernel reads the first.

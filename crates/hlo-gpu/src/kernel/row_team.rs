@@ -144,8 +144,7 @@ impl RowTeam {
             return self.write_rows(e, frame, group, results, (&walk, rows, &[]));
         };
         let part = e.loop_variable();
-        let (start, n_parts) = (blocks.block_number(), sums.n_parts());
-        let header = format!("for (idx {part} = {start}; {part} < {n_parts}; {part} += {})", blocks.n_blocks);
+        let header = blocks.loop_header(part, sums.n_parts());
         e.scope(ScopeKind::Loop, header, |e| {
             let kept = sums.start(e, frame, &walk)?;
             let first = e.affine(part, sums.n_rows(), 0);

@@ -206,12 +206,7 @@ impl SortRows {
         e.line(format!("__shared__ hlo::u16 {places}[{n_slots}];"));
         let writer = RowWriter { rows: self, frame, operands: &operands, results, shared: &shared, places: &places };
         let piece = e.loop_variable();
-        let header = format!(
-            "for (idx {piece} = {}; {piece} < {}; {piece} += {})",
-            blocks.block_number(),
-            self.n_pieces(),
-            blocks.n_blocks
-        );
+        let header = blocks.loop_header(piece, self.n_pieces());
         e.scope(ScopeKind::Loop, header, |e| match self.dealt {
             Dealt::Whole { size, n_rows } => writer.whole(e, piece, blocks.block, [size, n_rows]),
             Dealt::Halves { n_elems } => writer.halves(e, piece, blocks.block, n_elems),

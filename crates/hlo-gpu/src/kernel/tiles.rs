@@ -86,12 +86,7 @@ impl Tiles {
         e.is_cooperative = true;
         e.line(format!("__shared__ {held} {table}[{}];", SIDE * (SIDE + 1)));
         let tile = e.loop_variable();
-        let header = format!(
-            "for (idx {tile} = {}; {tile} < {}; {tile} += {})",
-            blocks.block_number(),
-            self.n_tiles(&dims),
-            blocks.n_blocks
-        );
+        let header = blocks.loop_header(tile, self.n_tiles(&dims));
         e.scope(ScopeKind::Loop, header, |e| {
             let depth = e.depth();
             let n_write = (dims[self.write_dim] as u64).div_ceil(SIDE as u64) as i64;

@@ -30,9 +30,9 @@ use super::Signature;
 use super::contraction::Convolution;
 use super::dtype::CType;
 use super::emitter::{Argument, Atom, Emitter, FrameId, Index, ScopeKind};
-use super::group::{BlockRange, ResultGroup};
+use super::group::{BlockRange, ResultGroup, ResultSum};
 use super::kept_sum::KeptSum;
-use super::reach::{self, Reach};
+use super::reach::Reach;
 use super::windows::guarded;
 use crate::GpuError;
 use crate::lower::dot::may_round_to_tf32;
@@ -221,6 +221,11 @@ impl ConvTiles {
         ceil_div(self.m, self.size.tile[0]) * ceil_div(self.n, self.size.tile[1]) * self.n_groups
     }
 
+    /// The sums among the results.
+    pub(super) fn sums(&self) -> &[ResultSum] {
+        self.sums.all()
+    }
+
     /// The numbers of the results that are no sums.
     pub(super) fn whole(&self) -> &[usize] {
         self.sums.whole()
@@ -229,18 +234,6 @@ impl ConvTiles {
     /// Elements of the convolution.
     pub(super) fn n_elems(&self) -> i64 {
         self.m * self.n * self.n_groups
-    }
-
-    /// Pairs of operand and result leaves that may share one buffer, beside sums.
-    pub(super) fn updatable(
-        &self,
-        module: &Module,
-        reach: &Reach,
-        group: &ResultGroup,
-        signature: &Signature,
-    ) -> Vec<(usize, usize)> {
-        let reach = reach.with_sources(module, &signature.bindings, self.sums.all());
-        reach::updatable(module, &reach, std::iter::once(group), signature)
     }
 
     /// Writes the loop over the tiles of a group's blocks.
@@ -258,12 +251,7 @@ impl ConvTiles {
         let (rows, columns) = self.sides.declare(e, &conv, self.size, sum_type);
         e.is_cooperative = true;
         let tile = e.loop_variable();
-        let header = format!(
-            "for (idx {tile} = {}; {tile} < {}; {tile} += {})",
-            blocks.block_number(),
-            self.n_tiles(),
-            blocks.n_blocks
-        );
+        let header = blocks.loop_header(tile, self.n_tiles());
         e.scope(ScopeKind::Loop, header, |e| {
             let depth = e.depth();
             let (rest, tile_column) = e.divide(tile, ceil_div(self.n, self.size.tile[1]));
