@@ -160,6 +160,22 @@ fn a_preset_is_the_pipeline_that_its_report_names() {
 }
 
 #[test]
+fn the_preset_of_the_gpu_backend_pads_products_that_are_rounded_to_tf32() {
+    let step = "HloModule odd_rows\n\nENTRY %main (x: f32[2048,1024], w: f32[1024,1025]) -> f32[2048,1025] {\n  %x = \
+                f32[2048,1024]{1,0} parameter(0)\n  %w = f32[1024,1025]{1,0} parameter(1)\n  ROOT %y = \
+                f32[2048,1025]{1,0} dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}\n\n";
+    let pads = |preset: &str, more: &[&str]| {
+        let out = run_with_stdin(&[&["--preset", preset], more, &["-"]].concat(), step);
+        assert_eq!(out.code, 0, "{}", out.stderr);
+        out.stdout.contains(" pad(")
+    };
+    assert!(!pads("gpu", &[]));
+    assert!(pads("gpu{tf32}", &[]));
+    assert!(pads("gpu", &["--matmul", "tf32"]));
+    assert!(!pads("gpu{tf32=false}", &["--matmul", "tf32"]));
+}
+
+#[test]
 fn a_preset_takes_options_of_its_passes() {
     let step = sample("programs/mlp_adam.hlo");
     let (report, _) = preset("data-parallel{objective=memory,min-bytes=1MiB,device=a100}", &step);

@@ -234,7 +234,8 @@ impl Work {
     fn new(args: &OptimizeArgs, chosen: Option<Chosen>) -> Result<Work, Failure> {
         let machine = chosen.as_ref();
         let preset = args.preset.as_deref().map(|text| {
-            let call = presets::parse(text)?;
+            let mut call = presets::parse(text)?;
+            presets::fill_matmul(&mut call, args.matmul.into());
             Ok(Preset { ways: presets::ways(&call, machine)?, call })
         });
         let usage = |error: PipelineError| Failure::Usage(format!("--pass: {error}"));

@@ -29,6 +29,16 @@ pub(crate) fn gpu_passes(matmul: Matmul) -> String {
     }
 }
 
+/// The option of [`PADDING`], [`FUSING`] and the preset that runs them.
+const TF32: OptionInfo = OptionInfo {
+    name: "tf32",
+    kind: OptionKind::Bool,
+    default: "false",
+    help: "products and convolutions of f32 round their factors to TF32; --matmul tf32 sets it",
+};
+const PADDING: &str = "pad-products";
+const FUSING: &str = "fuse";
+
 /// The passes of the GPU backend that price by the machine.
 const CONVOLUTIONS_AS_PRODUCTS: &str = "convolution-to-dot";
 const CONVOLUTIONS_IN_PARTS: &str = "split-convolutions";
@@ -399,7 +409,7 @@ pub const PRESETS: [Preset; 5] = [
     Preset {
         name: "gpu",
         help: "a per-device module as the GPU backend takes it; --emit other than hlo runs it last",
-        options: &[CLUSTER, DEVICE],
+        options: &[CLUSTER, DEVICE, TF32],
         by_time: &[way("fused", None, GPU)],
         by_memory: &[],
     },
@@ -472,6 +482,15 @@ pub(crate) fn parse(text: &str) -> Result<PassCall, Failure> {
     match (calls.pop(), calls.len()) {
         (Some(call), 0) => Ok(call),
         (_, more) => Err(Failure::Usage(format!("--preset: expected one preset, found {} in `{text}`", more + 1))),
+    }
+}
+
+/// The call with what `--matmul` says, of a preset that takes it and whose options do not say it.
+pub(crate) fn fill_matmul(call: &mut PassCall, matmul: Matmul) {
+    let mut taken = PRESETS.iter().filter(|preset| preset.name == call.name).flat_map(|preset| preset.options);
+    let is_open = call.options.iter().all(|(name, _)| name != TF32.name);
+    if matmul == Matmul::Tf32 && is_open && taken.any(|option| option.name == TF32.name) {
+        call.options.push((TF32.name.into(), OptionValue::Set));
     }
 }
 
@@ -565,6 +584,7 @@ impl Preset {
                     SHARDING => name != "objective" && name != MOST_MEMORY && name != MEMORY_LIMIT,
                     DISTRIBUTING | PROPAGATING | PARTITIONING | SPLITTING => is_of_machine(name),
                     CONVOLUTIONS_AS_PRODUCTS | CONVOLUTIONS_IN_PARTS => is_of_machine(name),
+                    PADDING | FUSING => name == TF32.name,
                     GATHERING_AGAIN => name == MEMORY_LIMIT,
                     SEARCHING => is_of_machine(name) || OPTIONS_OF_SEARCH.contains(&name),
                     _ => false,

@@ -8,6 +8,7 @@ use hlo_ir::edit::Builder;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape, ShapeId};
 
 /// Replaces the members of each group by a fusion. Returns these, in the order of the groups; the leaves of each are the group's outputs.
+/// What waits for a member by a control dependency waits for its fusion.
 ///
 /// # Errors
 /// An instruction on a cycle, which the groups must not make.
@@ -18,22 +19,22 @@ pub fn build_fusions(module: &mut Module, comp: CompId, groups: &[Group]) -> Res
     let before = module.comp(comp).insts.clone();
     // Where the last member of a group stood, the fusion and its results stand.
     let mut at: HashMap<InstId, Vec<InstId>> = HashMap::new();
-    let mut gone: HashSet<InstId> = HashSet::new();
+    let mut fusion_of: HashMap<InstId, InstId> = HashMap::new();
     let mut renamed: HashMap<InstId, InstId> = HashMap::new();
     let (mut made_computations, mut fusions) = (Vec::new(), Vec::new());
     for group in groups {
         let (fused, made) = build_one(module, comp, group, &mut renamed);
         made_computations.push(fused);
-        fusions.extend(made.first().copied());
-        if let Some(&last) = group.members.last() {
+        if let (Some(&fusion), Some(&last)) = (made.first(), group.members.last()) {
+            fusions.push(fusion);
             at.insert(last, made);
+            fusion_of.extend(group.members.iter().map(|&member| (member, fusion)));
         }
-        gone.extend(group.members.iter().copied());
     }
     let mut order = Vec::new();
     for inst in before {
         order.extend(at.remove(&inst).into_iter().flatten());
-        if !gone.contains(&inst) {
+        if !fusion_of.contains_key(&inst) {
             order.push(inst);
         }
     }
@@ -42,6 +43,12 @@ pub fn build_fusions(module: &mut Module, comp: CompId, groups: &[Group]) -> Res
             if let Some(&new) = renamed.get(operand) {
                 *operand = new;
             }
+        }
+        if module.inst(inst).marks.as_ref().is_some_and(|marks| !marks.control_predecessors.is_empty()) {
+            let waits = &mut module.marks_mut(inst).control_predecessors;
+            let mut seen = HashSet::new();
+            waits.iter_mut().for_each(|member| *member = fusion_of.get(member).copied().unwrap_or(*member));
+            waits.retain(|&predecessor| seen.insert(predecessor));
         }
     }
     if let Some(root) = module.comp(comp).root.expand()

@@ -42,6 +42,8 @@ pub(super) struct Edges {
     column_readers: InstMap<bool>,
     /// For a sum of columns, an instruction of another fusion that reads the same: both become one; see [`super::siblings`].
     pub beside: InstMap<Option<InstId>>,
+    /// Whether an instruction waits for this one by a control dependency.
+    pub is_waited_for: InstMap<bool>,
 }
 
 /// Arithmetic that may be done again for each element of a broadcast.
@@ -73,8 +75,12 @@ impl Edges {
             earliest: InstMap::of(module, comp),
             column_readers: InstMap::of(module, comp),
             beside: InstMap::of(module, comp),
+            is_waited_for: InstMap::of(module, comp),
         };
         for &inst in &edges.order {
+            let marks = module.inst(inst).marks.as_ref();
+            let waits = marks.map_or(&[][..], |marks| marks.control_predecessors.as_slice());
+            waits.iter().for_each(|&predecessor| edges.is_waited_for[predecessor] = true);
             edges.roles[inst] = role(module, inst);
             for &operand in &module.inst(inst).operands {
                 // What an instruction reads several times it reads one after the other here.

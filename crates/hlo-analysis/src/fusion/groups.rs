@@ -263,7 +263,8 @@ fn side_by_side(
     let leaves = |group: &Group| {
         let members: HashSet<InstId> = group.members.iter().copied().collect();
         let is_own = |user: &InstId| Some(*user) == root || members.contains(user);
-        root.is_some() && group.outputs.iter().all(|output| edges.users[*output].iter().all(is_own))
+        let is_read = |output: &InstId| edges.users[*output].iter().all(is_own);
+        root.is_some() && group.outputs.iter().all(is_read) && !members.iter().any(|&m| edges.is_waited_for[m])
     };
     let bytes = |group: &Group| {
         let values = group.inputs.iter().chain(&group.outputs);

@@ -29,10 +29,8 @@ pub(super) fn find_stages(module: &Module, comp: CompId, edges: &Edges) -> (Stag
         stages: InstMap::of(module, comp),
         last_read: InstMap::of(module, comp),
     };
-    let mut is_waited_for: InstMap<bool> = InstMap::of(module, comp);
     for &inst in &edges.order {
         let waits = module.inst(inst).marks.as_ref().map_or(&[][..], |marks| marks.control_predecessors.as_slice());
-        waits.iter().for_each(|&predecessor| is_waited_for[predecessor] = true);
         let after = waits.iter().map(|&predecessor| finder.stages[predecessor] + 1).max().unwrap_or(0);
         let operands = module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]);
         let least = operands.map(|(&operand, &is_fusable)| finder.stages[operand] + u32::from(!is_fusable));
@@ -40,7 +38,7 @@ pub(super) fn find_stages(module: &Module, comp: CompId, edges: &Edges) -> (Stag
     }
     for &inst in edges.order.iter().rev() {
         if edges.roles[inst] == Role::Fusable
-            && !is_waited_for[inst]
+            && !edges.is_waited_for[inst]
             && let Some(stage) = finder.moved(inst)
         {
             finder.put(inst, stage);
