@@ -591,3 +591,45 @@ fn analyses_begin_with_a_summary() {
     let first = frequency.lines().next().unwrap_or_default();
     assert!(first.contains(" computations: ") && first.contains(" more often, "), "{frequency}");
 }
+
+#[test]
+fn a_report_never_takes_the_place_of_the_output() {
+    let (dir, step) = (folder("one_file"), sample("programs/mlp_adam.hlo"));
+    let out = dir.join("step.hlo").display().to_string();
+    let outcome = run(&["--preset", "data-parallel", &step, "-o", &out, "--report-file", &out]);
+    assert_eq!(outcome.code, 2);
+    let expected = format!("--report-file: expected another file than the output's, found `{out}` for both");
+    assert!(outcome.stderr.contains(&expected), "{}", outcome.stderr);
+    let manifest = dir.join("manifest.json").display().to_string();
+    let folder = dir.display().to_string();
+    let outcome = run(&["--preset", "sharded-state", &step, "-o", &folder, "--report-file", &manifest, "-q"]);
+    assert!(outcome.code == 2 && outcome.stderr.contains("--report-file: expected another file"), "{}", outcome.stderr);
+    assert_eq!(names_in(&dir), Vec::<String>::new());
+}
+
+#[test]
+fn notes_and_errors_say_what_helps() {
+    let global = sample("programs/mlp_adam_pjit2d.unopt.hlo");
+    let said = |args: &[&str]| run(args).stderr;
+    assert!(!said(&["--preset", "auto-spmd", &global]).contains("note: a global program"));
+    assert!(said(&["--preset", "data-parallel", &global]).contains("note: a global program"));
+    let utf16: Vec<u8> = GOOD.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let file = folder("languages").join("step.hlo");
+    std::fs::write(&file, [&[0xff, 0xfe], utf16.as_slice()].concat()).expect("a file");
+    assert!(said(&[&file.display().to_string()]).contains("expected UTF-8, found UTF-16"));
+    let fields = run_with_stdin(&["--output-format", "proto-text", "-"], GOOD);
+    let outcome = run_with_stdin(&["-"], &fields.stdout);
+    assert!(outcome.code == 1 && outcome.stderr.contains("found a proto's text format"), "{}", outcome.stderr);
+    let step = sample("programs/mlp_adam.hlo");
+    assert!(
+        said(&["eval", &step, "--timeout", "soon"]).contains("expected a positive number of seconds, as 60 or 0.5")
+    );
+    let outcome = run(&["--preset", "data-parallel{memory-limit=1KiB}", &step]);
+    assert!(outcome.code == 1 && !outcome.stderr.contains("pass `"), "{}", outcome.stderr);
+    let empty = "HloModule z\n\nENTRY %e (x: f32[0,3]) -> f32[0,3] {\n  ROOT %x = f32[0,3]{1,0} parameter(0)\n}\n\n";
+    let outcome = run_with_stdin(&["eval", "-"], empty);
+    assert!(outcome.stdout.contains("no elements"), "{}", outcome.stdout);
+    let unknown = "HloModule u\n\nENTRY %e (x: f32[2]) -> f32[2] {\n  %x = f32[2]{0} parameter(0)\n  ROOT %n = f32[2]{0} negate(%x), foo=3\n}\n\n";
+    let outcome = run_with_stdin(&["-"], unknown);
+    assert!(outcome.stderr.contains("known here: sharding, "), "{}", outcome.stderr);
+}

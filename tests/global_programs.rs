@@ -109,3 +109,61 @@ fn dumps_from_before_and_after_the_partitioner_are_the_same() {
     }
     assert_eq!(n_compared, 9);
 }
+
+/// A step whose dims no number of devices divides, and which is too small for any cut to pay.
+const ODD: &str = "HloModule odd
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY e {
+  w = f32[515,131] parameter(0)
+  x = f32[99,515] parameter(1)
+  h = f32[99,131] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  g = f32[515,131] dot(x, h), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  n = f32[515,131] subtract(w, g)
+  zero = f32[] constant(0)
+  square = f32[99,131] multiply(h, h)
+  loss = f32[] reduce(square, zero), dimensions={0,1}, to_apply=add
+  ROOT all = (f32[515,131], f32[]) tuple(n, loss)
+}
+";
+
+#[test]
+fn a_step_that_no_cut_makes_faster_stays_whole_and_every_mesh_can_be_asked_for() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("global_programs");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let [step, out, report] =
+        ["odd.hlo", "odd.out.hlo", "odd.json"].map(|name| folder.join(name).display().to_string());
+    std::fs::write(&step, ODD).expect("the file is written");
+    for options in [
+        "devices=8",
+        "devices=6",
+        "devices=7",
+        "devices=8,mesh=8",
+        "devices=8,mesh=2x4",
+        "devices=8,mesh=8;2x4",
+        "devices=8,mesh=2x2x2",
+    ] {
+        let preset = format!("auto-parallel{{{options}}}");
+        let (code, said) =
+            run(&["--preset", &preset, "--machine", "h200", &step, "-o", &out, "--report-file", &report]);
+        assert_eq!(code, 0, "{options}: {said}");
+        let report: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&report).expect("a report")).expect("JSON");
+        let choice = &report["modules"][0]["choice"];
+        let seconds = |candidate: &serde_json::Value| candidate["critical_path_s"].as_f64().expect("a time");
+        let candidates = choice["candidates"].as_array().expect("the ways");
+        let whole = candidates.iter().find(|c| c["way"] == "the whole step on every device").expect("the whole step");
+        let chosen = &candidates[choice["chosen"].as_u64().expect("a number") as usize];
+        assert!(seconds(chosen) <= seconds(whole), "{options}: {choice}");
+        let (code, said) = run(&["compare", &step, &out, "--trials", "1"]);
+        assert!(code == 0, "{options}: {said}");
+    }
+    let pass = "search-parallelization{plan=megatron,mesh=8},spmd-partition";
+    let (code, said) = run(&["--pass", pass, &step]);
+    assert!(code == 1 && said.contains("option mesh: expected a mesh of 2 axes for plan=megatron, found 8"), "{said}");
+}

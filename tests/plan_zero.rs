@@ -56,20 +56,20 @@ fn each_form_takes_what_the_module_takes_that_its_passes_make() {
 #[test]
 fn other_numbers_of_devices_are_modelled_and_marked() {
     let step = sample("programs/mlp_adam.hlo");
-    let found = rows(&[&step, "--machine", "h100", "--devices", "8,16,64"]);
+    let found = rows(&[&step, "--machine", "h100", "--devices", "8,16,64,3,4"]);
     let modelled: Vec<bool> = found.iter().filter_map(|row| row["is_modelled"].as_bool()).collect();
-    assert_eq!(modelled, [[false; 4], [true; 4], [true; 4]].concat());
+    assert_eq!(modelled, [[false; 4], [true; 4], [true; 4], [true; 4], [true; 4]].concat());
     let sent = |n: u64| {
         let row = found.iter().find(|row| row["n_devices"] == n && row["form"] == "replicated");
         number(row.expect("the row"), "sent_bytes")
     };
     // A ring of n devices sends 2 (n − 1) / n of what is summed.
-    for n in [16u64, 64] {
+    for n in [16u64, 64, 3, 4] {
         let ratio = sent(n) / sent(8) * (7.0 / 8.0);
         assert!((ratio - (n - 1) as f64 / n as f64).abs() < 1e-9, "{n}: {ratio}");
     }
     // One best row of each number.
-    for n in [8u64, 16, 64] {
+    for n in [8u64, 16, 64, 3, 4] {
         let best = found.iter().filter(|row| row["n_devices"] == n && row["is_best"] == true).count();
         assert_eq!(best, 1, "{n}");
     }

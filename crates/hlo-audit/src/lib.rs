@@ -30,6 +30,7 @@ use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::memory::memory_sizes;
 use hlo_analysis::time::{Machine, SizeMismatch};
 use hlo_ir::attrs::Attrs;
+use hlo_ir::sharding::{LeafSharding, Sharding};
 use hlo_ir::{InstId, Module, Opcode};
 
 /// What an audit assumes.
@@ -93,8 +94,9 @@ const GLOBAL_MARKS: [&str; 6] = [
     "xla.sdy.LocalToGlobalShape",
 ];
 
-/// An instruction that shows that the module is a global program, from before XLA's partitioner: a custom call of the partitioner, or a
-/// parameter with a sharding over more devices than the module has. Such a program has no collectives yet, so an audit of it says nothing.
+/// An instruction that shows that the module is a global program, from before XLA's partitioner: a custom call of the partitioner, a
+/// parameter with a sharding over more devices than the module has, or a value within the program that is to be cut, which the partitioner
+/// leaves no word of. Such a program has no collectives yet, so an audit of it says nothing.
 pub fn find_global_mark(module: &Module) -> Option<InstId> {
     let insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts).copied();
     let is_mark = |inst: &InstId| {
@@ -106,5 +108,22 @@ pub fn find_global_mark(module: &Module) -> Option<InstId> {
     let is_for_more = |leaf: &ParamLeaf| {
         own_sharding(module, leaf).is_some_and(|own| own.n_listed_devices().is_some_and(|n| n as i64 > n_partitions))
     };
-    call.or_else(|| entry_leaves(module).iter().find(|leaf| is_for_more(leaf)).map(|leaf| leaf.param))
+    let param = || entry_leaves(module).iter().find(|leaf| is_for_more(leaf)).map(|leaf| leaf.param);
+    call.or_else(param).or_else(|| find_cut_within(module))
+}
+
+/// An instruction with a sharding that cuts its value, and that is neither a parameter nor a result: these keep theirs in programs of
+/// each device.
+fn find_cut_within(module: &Module) -> Option<InstId> {
+    let is_cut = |leaf: &LeafSharding| leaf.tiles_of_dims().is_some_and(|tiles| tiles.iter().any(|&n| n > 1));
+    let cuts = |inst: InstId| match module.inst(inst).marks.as_ref().and_then(|marks| marks.sharding.as_ref()) {
+        Some(Sharding::Single(leaf)) => is_cut(leaf),
+        Some(Sharding::Tuple(leaves)) => leaves.iter().any(is_cut),
+        None => false,
+    };
+    module.computations().iter().find_map(|&comp| {
+        let root = module.comp(comp).root.expand();
+        let is_within = |inst: InstId| module.inst(inst).opcode != Opcode::Parameter && root != Some(inst);
+        module.comp(comp).insts.iter().copied().find(|&inst| is_within(inst) && cuts(inst))
+    })
 }

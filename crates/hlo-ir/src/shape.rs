@@ -344,6 +344,14 @@ impl Shape {
         }
     }
 
+    /// How many tuples are nested; 0 for a shape that is none.
+    pub fn n_levels(&self) -> usize {
+        match self {
+            Shape::Tuple(elements) => 1 + elements.iter().map(Shape::n_levels).max().unwrap_or(0),
+            Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => 0,
+        }
+    }
+
     /// The sub-shape at a tuple index; `None` if the index leaves the shape.
     pub fn at(&self, index: &[i64]) -> Option<&Shape> {
         index.iter().try_fold(self, |shape, &i| shape.as_tuple()?.get(usize::try_from(i).ok()?))

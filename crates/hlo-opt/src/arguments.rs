@@ -376,8 +376,8 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "N", default_value_t = hlo_eval::DEFAULT_MAX_STEPS)]
     pub max_steps: u64,
     /// Stop after so many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..1 << 32))]
-    pub timeout: Option<u64>,
+    #[arg(long, value_name = "SECONDS", value_parser = time_limit)]
+    pub timeout: Option<Duration>,
     /// How many devices there are.
     #[command(flatten)]
     pub counts: CountArgs,
@@ -491,7 +491,7 @@ impl Color {
 }
 
 /// A positive number of seconds.
-fn time_limit(text: &str) -> Result<Duration, String> {
+pub(crate) fn time_limit(text: &str) -> Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.filter(|time| !time.is_zero()).ok_or_else(|| "expected a positive number of seconds, as 60 or 0.5".into())
 }

@@ -113,13 +113,19 @@ pub(crate) fn summary(outputs: &Outputs) -> String {
         let Some(first) = row.first() else { continue };
         let dims: Vec<String> = first.dims().iter().map(i64::to_string).collect();
         let shape = format!("{}[{}]", first.dtype(), dims.join(","));
-        let (least, largest) = range(row.iter().map(|array| &**array));
+        let range = match first.n_elems() {
+            0 => "no elements".into(),
+            _ => {
+                let (least, largest) = range(row.iter().map(|array| &**array));
+                format!("from {least} to {largest}")
+            }
+        };
         let devices = match (row.len(), row.iter().all(|array| array == first)) {
             (1, _) => String::new(),
             (n, true) => format!("  the same on all {n} devices"),
             (n, false) => format!("  different on {n} devices"),
         };
-        let _ = writeln!(out, "out{i}  {shape:<24} from {least} to {largest}{devices}");
+        let _ = writeln!(out, "out{i}  {shape:<24} {range}{devices}");
     }
     out
 }

@@ -45,7 +45,7 @@ pub(crate) fn read_completed_of_any_kind(
 ) -> Result<(Source, Loaded), Failure> {
     let source = Source::read(file, console)?;
     let mut loaded = source.load(source.whole(), console.has_color)?;
-    fill_in(&source, source.whole(), &mut loaded, counts, console)?;
+    complete_unsaid(&source, source.whole(), &mut loaded, counts, console)?;
     Ok((source, loaded))
 }
 
@@ -61,12 +61,16 @@ pub(crate) fn complete(
     counts: CountArgs,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    fill_in(source, part, loaded, counts, console)?;
+    complete_unsaid(source, part, loaded, counts, console)?;
     tell_global(source, &loaded.module, console);
     Ok(())
 }
 
-fn fill_in(
+/// As [`complete`], for what takes global programs as well: nothing is said of them.
+///
+/// # Errors
+/// As [`complete`].
+pub(crate) fn complete_unsaid(
     source: &Source,
     part: Part<'_>,
     loaded: &mut Loaded,

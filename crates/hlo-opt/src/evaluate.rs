@@ -13,7 +13,7 @@ use hlo_eval::global::GlobalProgram;
 use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs};
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::{InstId, Module};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Runs the module and writes its outputs, or a line about each output where no file is asked for.
 ///
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Fail
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
     let (source, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
-    let deadline = args.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let deadline = args.timeout.and_then(|time| Instant::now().checked_add(time));
     let options = EvalOptions { max_steps: args.max_steps, deadline, ..EvalOptions::default() };
     let is_dumped_before = loaded.module.n_devices() > 1 && is_before_partitioner(&args.file);
     let (inputs, outputs) = match is_global(&loaded.module) || is_dumped_before {

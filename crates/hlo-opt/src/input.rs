@@ -234,9 +234,23 @@ impl Loaded {
     }
 }
 
-/// What to say of a file in MLIR, as text or as bytecode.
+/// What to say of a file in MLIR, as text or as bytecode, of a proto's text format, and of text that is not UTF-8.
 fn other_language(bytes: &[u8]) -> Option<&'static str> {
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Some(
+            "expected UTF-8, found UTF-16, as PowerShell's `>` writes it; there `| Out-File -Encoding utf8` writes UTF-8",
+        );
+    }
     let text = bytes.trim_ascii_start();
+    // The first field that a module or what wraps it has.
+    if [&b"name: \""[..], b"hlo_module {", b"entry_computation_name: \"", b"computations {"]
+        .iter()
+        .any(|start| text.starts_with(start))
+    {
+        return Some(
+            "expected HLO text or an HloModuleProto, found a proto's text format, which is written and not read; --output-format proto or text writes what is read",
+        );
+    }
     let starts = [&b"module @"[..], b"module {", b"module attributes", b"#loc", b"builtin.module", b"ML\xefR"];
     starts.iter().any(|start| text.starts_with(start)).then_some(
         "expected HLO text or an HloModuleProto, found MLIR such as StableHLO; convert it: in JAX \

@@ -1,7 +1,7 @@
 //! The main job: read, verify, run passes, print.
 
 use crate::arguments::{Check, Emit, OptimizeArgs};
-use crate::complete::complete;
+use crate::complete::{complete, complete_unsaid};
 use crate::console::Console;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
 use crate::machine::Chosen;
@@ -97,8 +97,13 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
 /// Says so before any work if there can be no such report.
 ///
 /// # Errors
-/// A page without a file, or of what is no optimized HLO.
+/// A page without a file, or of what is no optimized HLO; a report in the place of the output.
 fn check_report(args: &OptimizeArgs) -> Result<(), Failure> {
+    if let (Some(report), Some(output)) = (&args.report_file, &args.output)
+        && is_same_file(report, output)
+    {
+        return Err(same_file(report));
+    }
     let usage = |text: &str| Err(Failure::Usage(format!("--report html: {text}")));
     if args.report != Some(DocumentFormat::Html) {
         return Ok(());
@@ -110,6 +115,24 @@ fn check_report(args: &OptimizeArgs) -> Result<(), Failure> {
         return usage("expected --emit hlo, found another output: a page compares modules");
     }
     if args.verify_only { usage("expected a run, found --verify-only") } else { Ok(()) }
+}
+
+/// Whether two paths name one file that is there or may be written.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        std::fs::canonicalize(path).ok().or_else(|| {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            Some(std::fs::canonicalize(folder).ok()?.join(path.file_name()?))
+        })
+    };
+    // What is no plain file, as /dev/null, takes all that is written.
+    let is_plain = |path: &Path| std::fs::metadata(path).map_or(true, |found| found.is_file());
+    is_plain(one) && place(one).is_some_and(|place_of_one| place(other) == Some(place_of_one))
+}
+
+fn same_file(path: &Path) -> Failure {
+    let path = path.display();
+    Failure::Usage(format!("--report-file: expected another file than the output's, found `{path}` for both"))
 }
 
 /// A file that a pass made beside a module, printed.
@@ -153,6 +176,12 @@ fn write_directory(
     };
     if n_parts > 1 {
         return Err(Failure::Usage(format!("{what}: expected one module, found {n_parts} with --split-input-file")));
+    }
+    let report = args.report_file.as_deref();
+    if let Some(report) =
+        report.filter(|report| names.iter().chain([&name]).any(|name| is_same_file(report, &directory.join(name))))
+    {
+        return Err(same_file(report));
     }
     let is_new = !directory.exists();
     if !is_new && !directory.is_dir() {
@@ -207,6 +236,12 @@ impl Work {
     /// Whether anything is asked for besides a print.
     fn is_any(&self) -> bool {
         self.preset.is_some() || !self.passes.is_empty()
+    }
+
+    /// Whether the program of each device is made of a global one.
+    fn partitions(&self) -> bool {
+        let ways = self.preset.iter().flat_map(|preset| &preset.ways.ways).flat_map(|way| &way.passes);
+        ways.chain(&self.passes).any(|pass| pass.name == presets::PARTITIONING)
     }
 
     /// The number of devices that options name, for which a global program is planned.
@@ -377,7 +412,8 @@ impl<'a> Job<'a> {
             Err(failure) => return Err(failure),
         };
         if self.work.is_any() || self.args.counts.is_any() {
-            match complete(self.source, part, &mut loaded, self.args.counts, console) {
+            let tells = if self.work.partitions() { complete_unsaid } else { complete };
+            match tells(self.source, part, &mut loaded, self.args.counts, console) {
                 Err(Failure::Diagnostics(text)) => {
                     self.errors.push_str(&text);
                     return Ok(None);
@@ -602,7 +638,10 @@ impl<'a> Job<'a> {
         has_color: bool,
     ) {
         for diag in &mut diags {
-            diag.message = format!("pass `{pass}`: {}", diag.message);
+            // What a preset asks of all ways together, such as a limit, is no pass.
+            if registry::passes().iter().any(|known| known.name == pass) {
+                diag.message = format!("pass `{pass}`: {}", diag.message);
+            }
         }
         self.errors.push_str(&self.source.render(part, Some(loaded), diags, has_color));
     }

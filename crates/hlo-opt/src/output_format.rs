@@ -45,17 +45,26 @@ pub(crate) fn check(format: OutputFormat, is_hlo: bool, n_parts: usize, is_shown
     Ok(())
 }
 
+/// Most levels of tuples in a proto: readers take messages that are nested 100 deep, and a shape stands in an instruction in a computation in a
+/// module.
+const MAX_LEVELS: usize = 95;
+
 /// A module as a proto or its text format, and a line about what of the input is not in it. One that has changed is written for all
 /// readers, another as it came.
 ///
 /// # Errors
-/// What the text format cannot say; none is known.
+/// A tuple that readers of protos refuse, or what the text format cannot say; none of the latter is known.
 pub(crate) fn proto(
     module: &Module,
     kept: &Kept,
     format: OutputFormat,
     has_changed: bool,
 ) -> Result<(Vec<u8>, Option<String>), String> {
+    let insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    if let Some(&deep) = insts.into_iter().find(|&&inst| module.shape(inst).n_levels() > MAX_LEVELS) {
+        let (name, found) = (module.inst_name(deep), module.shape(deep).n_levels());
+        return Err(format!("%{name}: expected at most {MAX_LEVELS} levels of tuples in a proto, found {found}"));
+    }
     let write = if has_changed { hlo_proto::write_with_group_lists } else { hlo_proto::write };
     let written = write(module, kept);
     let n = written.n_dropped;

@@ -49,7 +49,7 @@ pub(crate) const SHARDING: &str = "shard-weight-update";
 /// The pass that takes those about the machine.
 const DISTRIBUTING: &str = "distribute-matrix-updates";
 const PROPAGATING: &str = "propagate-shardings";
-const PARTITIONING: &str = "spmd-partition";
+pub(crate) const PARTITIONING: &str = "spmd-partition";
 const SEARCHING: &str = "search-parallelization";
 const SPLITTING: &str = "split-microbatches";
 const GATHERING_AGAIN: &str = "rematerialize-all-gather";
@@ -112,6 +112,7 @@ const PLAN_DATA_PARALLEL: &str = planned!("{plan=data-parallel}");
 const PLAN_ZERO_1: &str = planned!("{plan=zero-1}");
 const PLAN_ZERO_3: &str = planned!("{plan=zero-3}");
 const PLAN_MEGATRON: &str = planned!("{plan=megatron}");
+const PLAN_WHOLE: &str = planned!("{plan=whole}");
 const PLAN_BEST: &str = planned!("{algebra=none}");
 const PLAN_REWRITTEN: &str = planned!("{algebra=rewritten}");
 /// The partitioner reduces partial sums where they arise; this reduces them once, and where they are smallest. What every iteration
@@ -403,6 +404,7 @@ pub const PRESETS: [Preset; 5] = [
             way("the best plan with branches made one, exchanges once, few collectives", Some(17), COMBINE),
             way("the best plan, exchanges once, the batch in parts", Some(6), IN_PARTS_COMBINED),
             way("Megatron, exchanges once, the batch in parts", Some(9), IN_PARTS_COMBINED),
+            way("the whole step on every device", None, PLAN_WHOLE),
         ],
         by_memory: &[],
     },

@@ -255,3 +255,29 @@ fn a_program_of_all_devices_is_told_apart() {
         }
     }
 }
+
+#[test]
+fn a_global_program_is_known_by_what_it_says_whatever_its_file_is_called() {
+    for version in VERSIONS {
+        for style in STYLES {
+            let [before] = files(version, style, ".before_spmd-partitioning.").try_into().expect("one global module");
+            let copy =
+                std::env::temp_dir().join(format!("hlo-opt-global-{}-{version}-{style}.hlo", std::process::id()));
+            std::fs::copy(&before, &copy).expect("a temporary file");
+            let audited = run(&["audit", &copy.to_string_lossy()]);
+            let evaluated = run(&["eval", &copy.to_string_lossy()]);
+            std::fs::remove_file(&copy).expect("the temporary file");
+            assert_eq!(audited.0, 1, "{version} {style}: {}", audited.2);
+            let refused = "expected the program of one device, found a program of all devices together";
+            assert!(audited.2.contains(refused), "{version} {style}: {}", audited.2);
+            assert!(
+                evaluated.0 == 0 && evaluated.2.contains("note: a global program"),
+                "{version} {style}: {evaluated:?}"
+            );
+            let [after] =
+                files(version, style, ".after_spmd-partitioning.").try_into().expect("one partitioned module");
+            let (code, _, said) = run(&["audit", &after.to_string_lossy()]);
+            assert_eq!(code, 0, "{version} {style}: {said}");
+        }
+    }
+}

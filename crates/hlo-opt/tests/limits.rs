@@ -273,3 +273,61 @@ fn without_a_folder_of_the_user_nothing_is_kept() {
     run_on_host(&folder, &[("HOME", &home), ("XDG_CACHE_HOME", "")], &[]);
     assert_eq!(names(&format!("{home}/.cache/hlo-opt")).len(), 2);
 }
+
+#[test]
+fn a_short_text_names_no_shape_that_memory_has_no_room_for() {
+    let nested = |first: &str, more: &dyn Fn(usize) -> String, n: usize| {
+        let tuples: String = (1..n)
+            .map(|i| format!("  {}t{i} = tuple({})\n", if i + 1 == n { "ROOT " } else { "" }, more(i - 1)))
+            .collect();
+        format!("HloModule m\nENTRY e {{\n  p = f32[] parameter(0)\n  t0 = tuple({first})\n{tuples}}}\n")
+    };
+    let wide = run(&["-"], &nested("p,p", &|i| format!("t{i},t{i}"), 64));
+    assert_eq!(wide.status.code(), Some(1));
+    assert!(
+        said(&wide).contains("`tuple`: expected operands of at most 262144 leaves in all, found 524288"),
+        "{}",
+        said(&wide)
+    );
+    let deep = |n: usize| nested("p", &|i| format!("t{i}"), n);
+    let output = run(&["-"], &deep(201));
+    assert!(said(&output).contains("`tuple`: expected at most 200 levels of tuples, found more"), "{}", said(&output));
+    // What is written is read again, as text and as a proto.
+    let output = run(&["-"], &deep(200));
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let again = run(&["-"], &String::from_utf8_lossy(&output.stdout));
+    assert_eq!(again.stdout, output.stdout, "{}", said(&again));
+    let folder = Folder::new("levels");
+    let proto = folder.file("deep.pb");
+    let written = run(&["-", "--output-format", "proto", "-o", &proto], &deep(95));
+    assert_eq!(written.status.code(), Some(0), "{}", said(&written));
+    let read = tool(&[&proto]).output().expect("the tool ends");
+    assert_eq!(read.status.code(), Some(0), "{}", said(&read));
+    let refused = run(&["-", "--output-format", "proto", "-o", &folder.file("deeper.pb")], &deep(96));
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        said(&refused).contains("%t95: expected at most 95 levels of tuples in a proto, found 96"),
+        "{}",
+        said(&refused)
+    );
+    assert!(!Path::new(&folder.file("deeper.pb")).exists());
+}
+
+#[test]
+fn a_chain_of_ten_thousand_calls_is_lowered_in_seconds() {
+    let calls: String = (1..10_000)
+        .map(|i| {
+            format!(
+                "call{i} {{\n  p{i} = f32[4] parameter(0)\n  ROOT r{i} = f32[4] call(p{i}), to_apply=call{}\n}}\n\n",
+                i - 1
+            )
+        })
+        .collect();
+    let text = format!(
+        "HloModule calls\n\ncall0 {{\n  p = f32[4] parameter(0)\n  ROOT n = f32[4] negate(p)\n}}\n\n{calls}ENTRY e {{\n  x = f32[4] parameter(0)\n  ROOT r = f32[4] \
+         call(x), to_apply=call9999\n}}\n"
+    );
+    let output = run(&["--preset", "gpu", "--timeout", "60", "-q", "-"], &text);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("negate("));
+}

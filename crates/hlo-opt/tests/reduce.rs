@@ -137,3 +137,18 @@ fn an_interrupt_leaves_the_smallest_module_so_far() {
     let mut names = left.map(|entry| entry.file_name().to_string_lossy().into_owned());
     assert!(!names.any(|name| name.starts_with(&format!("hlo-opt-reduce-{id}-"))), "no file is left");
 }
+
+#[test]
+fn of_parameters_that_nothing_uses_those_that_matter_stay() {
+    let folder = Folder::new("parameters");
+    let (module, out) = (folder.path("many.hlo"), folder.path("small.hlo"));
+    let params: String = (0..20)
+        .map(|i| format!("  p{i} = {}[{}] parameter({i})\n", if i == 7 { "bf16" } else { "f32" }, i + 1))
+        .collect();
+    std::fs::write(&module, format!("HloModule many\n\nENTRY e {{\n{params}  ROOT n = f32[1] negate(p0)\n}}\n"))
+        .expect("a file");
+    let output = run(&["reduce", &module, "--while", "grep -q bf16", "-o", &out]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let text = std::fs::read_to_string(&out).expect("the module");
+    assert!(text.matches("parameter(").count() <= 2 && text.contains("bf16[8]"), "{text}");
+}

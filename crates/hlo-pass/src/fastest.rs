@@ -207,7 +207,7 @@ impl Ways {
              memory-limit; `hlo-opt plan zero` (the step of one device) and `hlo-opt plan parallel` (a global step) say what takes less"
         );
         let diagnostics = vec![Diagnostic::about("memory-limit", Entity::Module, text)];
-        Err(RunError { pass: "memory", diagnostics, module: Box::new(module.clone()) })
+        Err(RunError { pass: "memory limit", diagnostics, module: Box::new(module.clone()) })
     }
 
     /// The first way, if no other saves the least share of its time. Else, of the ways that are as fast as the fastest by this measure,

@@ -26,11 +26,13 @@ pub(crate) enum Baseline {
     Zero3,
     /// The batch is cut along the first axis, and anything else along the others (Megatron-LM's tensor parallelism).
     Megatron,
+    /// Nothing is cut: every device computes the whole step.
+    Whole,
     /// What MindSpore's search of strategies gives for the program, as far as the mesh can say it.
     MindSpore,
 }
 
-/// Those that are restrictions of what axes may do.
+/// Those that are restrictions of what axes may do, and that people write.
 pub(crate) const BASELINES: [Baseline; 4] =
     [Baseline::DataParallel, Baseline::Zero1, Baseline::Zero3, Baseline::Megatron];
 
@@ -41,6 +43,8 @@ enum AxisPolicy {
     Batch,
     /// It cuts anything but the batch.
     Model,
+    /// It cuts nothing.
+    Nothing,
 }
 
 impl Baseline {
@@ -51,13 +55,14 @@ impl Baseline {
             Baseline::Zero1 => "ZeRO-1",
             Baseline::Zero3 => "ZeRO-3",
             Baseline::Megatron => "Megatron",
+            Baseline::Whole => "whole on every device",
             Baseline::MindSpore => "MindSpore's search",
         }
     }
 
     /// The kind of plan that a word of an option means.
     pub(crate) fn of_word(word: &str) -> Option<Baseline> {
-        BASELINES.into_iter().find(|baseline| baseline.word() == word)
+        BASELINES.into_iter().chain([Baseline::Whole]).find(|baseline| baseline.word() == word)
     }
 
     /// Its word in options.
@@ -67,6 +72,7 @@ impl Baseline {
             Baseline::Zero1 => "zero-1",
             Baseline::Zero3 => "zero-3",
             Baseline::Megatron => "megatron",
+            Baseline::Whole => "whole",
             Baseline::MindSpore => "mindspore",
         }
     }
@@ -74,9 +80,14 @@ impl Baseline {
     /// On how many axes it is looked for: one where further axes add nothing.
     pub(crate) fn n_axes(self) -> usize {
         match self {
-            Baseline::DataParallel | Baseline::Zero1 | Baseline::Zero3 => 1,
+            Baseline::DataParallel | Baseline::Zero1 | Baseline::Zero3 | Baseline::Whole => 1,
             Baseline::Megatron | Baseline::MindSpore => 2,
         }
+    }
+
+    /// Whether a mesh of so many axes can be asked for.
+    pub(crate) fn takes_mesh_of(self, n_axes: usize) -> bool {
+        self == Baseline::Whole || n_axes == self.n_axes()
     }
 
     fn policy(self, axis: usize) -> AxisPolicy {
@@ -84,13 +95,14 @@ impl Baseline {
             Baseline::DataParallel | Baseline::Zero1 | Baseline::Zero3 => AxisPolicy::Batch,
             Baseline::Megatron if axis == 0 => AxisPolicy::Batch,
             Baseline::Megatron | Baseline::MindSpore => AxisPolicy::Model,
+            Baseline::Whole => AxisPolicy::Nothing,
         }
     }
 
     fn cuts_updates(self) -> bool {
         match self {
             Baseline::Zero1 | Baseline::Zero3 => true,
-            Baseline::DataParallel | Baseline::Megatron | Baseline::MindSpore => false,
+            Baseline::DataParallel | Baseline::Megatron | Baseline::Whole | Baseline::MindSpore => false,
         }
     }
 
@@ -125,6 +137,7 @@ impl Baseline {
     fn allows_plan(self, plan: &Plan, batch: Option<usize>) -> bool {
         plan.uses.iter().enumerate().all(|(axis, one)| match (*one, self.policy(axis)) {
             (AxisUse::Repeats | AxisUse::PassesSums(_), _) => true,
+            (AxisUse::Cuts(_), AxisPolicy::Nothing) => false,
             (AxisUse::Cuts(factor), AxisPolicy::Batch) => match batch {
                 Some(batch) => factor == batch,
                 None => self.cuts_updates(),
@@ -137,7 +150,7 @@ impl Baseline {
     fn cuts_all_batch(self, plan: &Plan, batch: Option<usize>) -> bool {
         plan.uses.iter().enumerate().all(|(axis, one)| match self.policy(axis) {
             AxisPolicy::Batch => batch.is_some_and(|batch| *one == AxisUse::Cuts(batch)),
-            AxisPolicy::Model => true,
+            AxisPolicy::Model | AxisPolicy::Nothing => true,
         })
     }
 
@@ -150,7 +163,12 @@ impl Baseline {
         let is_cut = match (self, role) {
             (Baseline::Zero1, Some(Role::Moment)) | (Baseline::Zero3, Some(Role::Moment | Role::Weight)) => true,
             (
-                Baseline::Zero1 | Baseline::Zero3 | Baseline::DataParallel | Baseline::Megatron | Baseline::MindSpore,
+                Baseline::Zero1
+                | Baseline::Zero3
+                | Baseline::DataParallel
+                | Baseline::Megatron
+                | Baseline::Whole
+                | Baseline::MindSpore,
                 _,
             ) => false,
         };
@@ -166,6 +184,7 @@ impl Baseline {
         let Place::Dim(dim) = place else { return true };
         let is_batch = roles.batch_dim[value] == Some(dim);
         match (self.policy(axis), roles.of_param[value]) {
+            (AxisPolicy::Nothing, _) => false,
             (AxisPolicy::Model, _) => !is_batch,
             (AxisPolicy::Batch, Some(Role::Weight | Role::Moment)) => false,
             (AxisPolicy::Batch, Some(Role::Data) | None) => {

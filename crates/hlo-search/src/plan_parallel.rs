@@ -322,7 +322,11 @@ fn plan_program(
                 Some(only) => factorizations_of(options.n_devices, only.n_axes()),
                 None => factorizations(options.n_devices, options.most_axes),
             },
-            false => options.meshes.iter().map(|sizes| SearchMesh { sizes: sizes.iter().copied().collect() }).collect(),
+            false => {
+                let is_of_plan = |sizes: &&Vec<i64>| only.is_none_or(|only| only.takes_mesh_of(sizes.len()));
+                let sizes = options.meshes.iter().filter(is_of_plan);
+                sizes.map(|sizes| SearchMesh { sizes: sizes.iter().copied().collect() }).collect()
+            }
         },
         start: None,
         without: options.without.clone(),
@@ -331,7 +335,15 @@ fn plan_program(
         progress,
     };
     if let (true, Some(only)) = (limits.meshes.is_empty(), only) {
-        return Err(SearchError::NoMeshOfPlan { n_axes: only.n_axes(), n_devices: options.n_devices });
+        let n_axes = only.n_axes();
+        return Err(match options.meshes.first() {
+            Some(mesh) => SearchError::Option {
+                name: "mesh",
+                expected: format!("a mesh of {n_axes} axes for plan={}", options.plan),
+                found: mesh.iter().map(i64::to_string).collect::<Vec<_>>().join("x"),
+            },
+            None => SearchError::NoMeshOfPlan { n_axes, n_devices: options.n_devices },
+        });
     }
     let found = match options.draw {
         Some(seed) => Ok(drawn(&program, &options.machine, &links, &limits, seed)),

@@ -1,7 +1,6 @@
 //! What may be asked of a search.
 
 use crate::ablation::Part;
-use crate::baselines::Baseline;
 use crate::error::SearchError;
 use crate::mesh::MOST_AXES;
 use crate::network::Evenness;
@@ -52,7 +51,7 @@ pub(crate) const OPTIONS: &[OptionInfo] = &[
     },
     OptionInfo {
         name: "plan",
-        kind: OptionKind::Word(&["best", "data-parallel", "zero-1", "zero-3", "megatron"]),
+        kind: OptionKind::Word(&["best", "data-parallel", "zero-1", "zero-3", "megatron", "whole"]),
         default: "best",
         help: "the best plan, or the best one that is made as people make it by hand",
     },
@@ -197,12 +196,6 @@ impl SearchOptions {
             return Err(wrong("regions", expected.into(), "one of them".into()));
         }
         let meshes = read_meshes(options.text("mesh"), n_devices)?;
-        if let Some(n_axes) = Baseline::of_word(options.text("plan")).map(Baseline::n_axes)
-            && let Some(mesh) = meshes.iter().find(|mesh| mesh.len() != n_axes)
-        {
-            let expected = format!("meshes of {n_axes} axes for plan={}", options.text("plan"));
-            return Err(wrong("mesh", expected, format!("{mesh:?}")));
-        }
         Ok(SearchOptions {
             machine,
             n_devices,

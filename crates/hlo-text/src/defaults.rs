@@ -1,6 +1,6 @@
 //! What an instruction means where its text leaves something out.
 
-use crate::error::{Fallible, SHAPE};
+use crate::error::{Fallible, LIMIT, MAX_DEPTH, MAX_INFERRED_PARTS, SHAPE};
 use crate::instruction::OpWord;
 use crate::parser::Parser;
 use hlo_ir::attrs::{Attrs, CompareAttrs, ConvAttrs, WindowDim};
@@ -54,7 +54,17 @@ impl Parser<'_> {
             return Ok(self.module.shapes.intern(shape));
         }
         let view = OpView { opcode: inst.opcode, operands: &shapes, attrs: &inst.attrs, stated: None };
+        let n_parts: usize = shapes.iter().map(|shape| shape.n_leaves()).sum();
+        if n_parts > MAX_INFERRED_PARTS {
+            let message =
+                format_args!("expected operands of at most {MAX_INFERRED_PARTS} leaves in all, found {n_parts}");
+            return Err(op.failure(LIMIT, message).into());
+        }
         match infer_result(&self.module, &view) {
+            Ok(shape) if shape.n_levels() > MAX_DEPTH => {
+                let message = format_args!("expected at most {MAX_DEPTH} levels of tuples, found more");
+                Err(op.failure(LIMIT, message).into())
+            }
             Ok(shape) => Ok(self.module.shapes.intern(shape)),
             Err(error) => {
                 let help = format!("write the result's shape before `{}` to say what it is", op.text);

@@ -26,6 +26,9 @@ pub(crate) const MAX_DIAGNOSTICS: usize = 20;
 /// Most levels of nested shapes, operands and literals.
 pub(crate) const MAX_DEPTH: usize = 200;
 
+/// Most parts of a tuple whose shape is not stated: a short text can name a shape with more parts than memory has room for.
+pub(crate) const MAX_INFERRED_PARTS: usize = 1 << 18;
+
 /// Most levels of computations inside of one another.
 pub(crate) const MAX_INLINE: usize = 16;
 

@@ -430,7 +430,7 @@ impl<'t> Parser<'t> {
 }
 
 /// What [`unknown_key`] lists after an opcode's own attributes.
-const ALSO_KNOWN: &str = " and sharding, metadata, frontend_attributes, backend_config, control-predecessors, statistics, origin, \
+const ALSO_KNOWN: &str = "sharding, metadata, frontend_attributes, backend_config, control-predecessors, statistics, origin, \
                           result_accuracy";
 
 /// Attributes that the text may not give: the number of a parameter stands between the parentheses.

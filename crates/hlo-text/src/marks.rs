@@ -113,12 +113,11 @@ pub(crate) fn unknown_key(
     format: AttrFormat,
     also: &str,
 ) -> Box<hlo_ir::diag::Diagnostic> {
-    let known: Vec<&str> = format.fields().iter().map(|f| f.0).collect();
+    let own = format.fields().iter().map(|f| f.0);
+    let known: Vec<&str> = own.chain(Some(also).filter(|also| !also.is_empty())).collect();
     let shown = key.get(..key.len().min(60)).unwrap_or(key);
     let message = format!("expected {what}, found `{shown}`");
-    failure(UNKNOWN, start, start + key.len(), message)
-        .with_help(format!("known here: {}{also}", known.join(", ")))
-        .into()
+    failure(UNKNOWN, start, start + key.len(), message).with_help(format!("known here: {}", known.join(", "))).into()
 }
 
 /// Takes balanced braces into `slot`; true if it held some before.

@@ -34,12 +34,13 @@ mod sort;
 mod writer;
 
 use crate::lower::legalize::stepwise_computations;
+use cranelift_entity::EntitySet;
 use hashbrown::{HashMap, HashSet};
 use hlo_analysis::Preserved;
 use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::diag::Entity;
 use hlo_ir::op::{FactorRule, Flow};
-use hlo_ir::{InstId, Module, Opcode};
+use hlo_ir::{CompId, DType, InstId, Module, Opcode};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use writer::Writer;
 
@@ -60,23 +61,16 @@ impl Pass for ExpandOperations {
         let (mut n_expanded, mut sums) = (0, HashMap::new());
         let mut done = HashSet::new();
         // Calls that were asynchronous are followed once they are calls.
-        while let Some(comp) = stepwise_computations(module).into_iter().find(|&comp| done.insert(comp)) {
-            let (was_live, n_slots) = (module.live(comp), module.n_inst_slots());
-            // What nothing needs would stay beside its other form, or its other form go at once.
-            let needed: Vec<InstId> =
-                module.comp(comp).insts.iter().copied().filter(|&inst| was_live.contains(inst)).collect();
-            for inst in needed {
-                let hint = module.inst_name(inst).to_string();
-                let mut writer = Writer { module: &mut *module, comp, hint, sums: &mut sums };
-                if let Some(result) = expanded(&mut writer, inst) {
-                    module.replace_all_uses(inst, result);
-                    n_expanded += 1;
-                }
+        loop {
+            let reached = stepwise_computations(module).into_iter().filter(|&comp| done.insert(comp));
+            let reached: Vec<CompId> = reached.collect();
+            if reached.is_empty() {
+                break;
             }
-            if module.n_inst_slots() > n_slots {
-                let cycle = |inst| PassError::about("acyclic", Entity::Inst(inst), "expected no cycle, found one");
-                module.restore_order(comp).map_err(cycle)?;
-                module.remove_newly_dead(comp, &was_live, n_slots);
+            // What an expansion adds has no effects.
+            let effectful = module.effectful_computations();
+            for comp in reached {
+                n_expanded += expand_all(module, comp, &effectful, &mut sums)?;
             }
         }
         cx.report.count("operations", n_expanded);
@@ -86,6 +80,33 @@ impl Pass for ExpandOperations {
         }
         Ok(Changed::Yes(Preserved::NONE))
     }
+}
+
+/// Expands the instructions of a computation. Returns how many.
+fn expand_all(
+    module: &mut Module,
+    comp: CompId,
+    effectful: &EntitySet<CompId>,
+    sums: &mut HashMap<DType, CompId>,
+) -> Result<u64, PassError> {
+    let (was_live, n_slots) = (module.live_given(comp, effectful), module.n_inst_slots());
+    // What nothing needs would stay beside its other form, or its other form go at once.
+    let needed: Vec<InstId> = module.comp(comp).insts.iter().copied().filter(|&inst| was_live.contains(inst)).collect();
+    let mut n_expanded = 0;
+    for inst in needed {
+        let hint = module.inst_name(inst).to_string();
+        let mut writer = Writer { module: &mut *module, comp, hint, sums: &mut *sums };
+        if let Some(result) = expanded(&mut writer, inst) {
+            module.replace_all_uses(inst, result);
+            n_expanded += 1;
+        }
+    }
+    if module.n_inst_slots() > n_slots {
+        let cycle = |inst| PassError::about("acyclic", Entity::Inst(inst), "expected no cycle, found one");
+        module.restore_order(comp).map_err(cycle)?;
+        module.remove_newly_dead(comp, &was_live, n_slots);
+    }
+    Ok(n_expanded)
 }
 
 /// What stands for an instruction, where it has another form.

@@ -11,6 +11,7 @@ use super::dot::relaid_choices;
 use super::strides::is_same_layout;
 use crate::GpuError;
 use crate::plan::has_library_types;
+use hashbrown::HashSet;
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::op::Flow;
@@ -52,6 +53,7 @@ pub(crate) fn rewrite_module(module: &mut Module) -> Result<(), GpuError> {
 /// ENTRY and the computations that it reaches by loops, branches and calls, but not by fusions or reducers.
 pub(crate) fn stepwise_computations(module: &Module) -> Vec<CompId> {
     let mut found: Vec<CompId> = module.entry().into_iter().collect();
+    let mut known: HashSet<CompId> = found.iter().copied().collect();
     let mut next = 0;
     while let Some(&comp) = found.get(next) {
         next += 1;
@@ -59,7 +61,7 @@ pub(crate) fn stepwise_computations(module: &Module) -> Vec<CompId> {
             let opcode = module.inst(inst).opcode;
             if opcode != Opcode::Fusion && opcode.row().flow.entry().is_some() {
                 let callees = module.called(inst);
-                found.extend(callees.into_iter().filter(|c| !found.contains(c)).collect::<Vec<_>>());
+                found.extend(callees.into_iter().filter(|&callee| known.insert(callee)));
             }
         }
     }

@@ -175,7 +175,7 @@ impl<'a> Lowering<'a> {
             let mut leaves = Leaves::new();
             for (k, shape) in array_leaves(self.module.shape(param)).into_iter().enumerate() {
                 let Some(shape) = shape else {
-                    return Err(self.unsupported(param, format!("expected array leaves, found a token as leaf {k}")));
+                    return Err(self.unsupported(param, no_array(k)));
                 };
                 let leaf = self.draft.plan.parameters.len();
                 let home = Home::Parameter { leaf: leaf as u32, is_donated: donated[leaf] };
@@ -208,7 +208,7 @@ impl<'a> Lowering<'a> {
         let mut seen: Vec<PlanValueId> = Vec::new();
         for (k, &leaf) in outputs.iter().enumerate() {
             let Some(buffer) = leaf else {
-                return Err(self.unsupported(root, format!("expected array leaves, found a token as leaf {k}")));
+                return Err(self.unsupported(root, no_array(k)));
             };
             let output = if self.draft.may_be_output(buffer) && !seen.contains(&self.draft.value_of[buffer]) {
                 buffer
@@ -452,6 +452,10 @@ pub fn array_leaves(shape: &Shape) -> Vec<Option<ArrayShape>> {
 fn order_text(shape: &ArrayShape) -> String {
     let order: Vec<String> = shape.minor_to_major().iter().map(i64::to_string).collect();
     format!("{{{}}}", order.join(","))
+}
+
+fn no_array(leaf: usize) -> String {
+    format!("expected array leaves, found a token, a buffer or an opaque value as leaf {leaf}")
 }
 
 /// Appends the arrays of a constant; false if elements are missing.

@@ -1,8 +1,10 @@
 //! The grammar of `hlo-opt compare` and `hlo-opt bisect`.
 
+use crate::arguments::time_limit;
 use crate::input_arguments::{CountArgs, InputArgs};
 use clap::Args;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// On how many inputs, and how near.
 #[derive(Args, Clone, Debug)]
@@ -27,8 +29,8 @@ pub(crate) struct JudgeArgs {
     #[arg(long, value_name = "N", default_value_t = hlo_eval::DEFAULT_MAX_STEPS)]
     pub max_steps: u64,
     /// Stop with an error after so many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..1 << 32))]
-    pub timeout: Option<u64>,
+    #[arg(long, value_name = "SECONDS", value_parser = time_limit)]
+    pub timeout: Option<Duration>,
     /// How many devices there are.
     #[command(flatten)]
     pub counts: CountArgs,

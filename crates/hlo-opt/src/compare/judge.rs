@@ -8,7 +8,7 @@ use crate::arrays::ChosenInputs;
 use crate::console::Console;
 use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs};
 use hlo_ir::Module;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A reference, and inputs with what it makes of them.
 pub(crate) struct Judge<'a> {
@@ -55,7 +55,7 @@ impl<'a> Judge<'a> {
     /// Wrong usage.
     pub(crate) fn new(args: &'a JudgeArgs, name: &'a str, reference: Reference<'a>) -> Result<Judge<'a>, Failure> {
         let chosen = ChosenInputs::parse(&args.inputs)?;
-        let deadline = args.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+        let deadline = args.timeout.and_then(|time| Instant::now().checked_add(time));
         Ok(Judge { args, chosen, name, reference, trials: Vec::new(), deadline })
     }
 

@@ -17,7 +17,7 @@ use arguments::{ProofFormat, ProveArgs};
 use hlo_ir::Module;
 use hlo_prove::{Options, certify, prove_chain};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What is known after the proof and the evaluation.
 pub(crate) enum Outcome {
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     let (name, chain) = read_chain(&args.after, args.judge.counts, console)?;
     let chain: Vec<&Module> = chain.iter().collect();
     progress.now("proving");
-    let deadline = args.judge.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let deadline = args.judge.timeout.and_then(|time| Instant::now().checked_add(time));
     let options = Options { deadline, ..passes::options(&loaded.module, &facts) };
     let proved = match args.certificate {
         Some(_) => certify(&loaded.module, &chain, &options).map(|(proof, certificate)| (proof, Some(certificate))),
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     let outcome = if proof.is_proved() {
         Outcome::Proved
     } else if proof.is_out_of_time {
-        let seconds = args.judge.timeout.unwrap_or_default();
+        let seconds = args.judge.timeout.unwrap_or_default().as_secs_f64();
         Outcome::Unknown(format!("the proof was given up after {seconds} s (--timeout)"))
     } else if args.no_eval {
         Outcome::Unknown("it was not run (--no-eval)".into())

@@ -1,8 +1,10 @@
 //! The grammar of `hlo-opt reduce`.
 
+use crate::arguments::time_limit;
 use crate::input_arguments::CountArgs;
 use clap::Args;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const HELP: &str = "\
 Example: hlo-opt reduce step.hlo --while 'my-compiler {} 2>&1 | grep -q \"internal error\"' -o small.hlo
@@ -21,8 +23,8 @@ pub(crate) struct ReduceArgs {
     #[arg(short, long = "output", value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Seconds that CMD may take: after that it is killed and has not succeeded
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
-    pub timeout: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = time_limit)]
+    pub timeout: Duration,
     /// How often CMD runs at most
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     pub max_evaluations: u64,

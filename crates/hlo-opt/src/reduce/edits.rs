@@ -288,15 +288,20 @@ fn simplified(mut module: Module) -> Option<Module> {
     finished(module)
 }
 
-/// Leaves out the entry's parameters that nothing uses.
-pub(super) fn drop_params(module: &Module) -> Option<Module> {
+/// The entry's parameters that nothing uses.
+pub(super) fn unused_params(module: &Module) -> Vec<InstId> {
+    let Some(entry) = module.entry() else { return Vec::new() };
+    let comp = module.comp(entry);
+    let mut used: BTreeSet<InstId> = comp.insts.iter().flat_map(|&inst| module.inst(inst).operands.to_vec()).collect();
+    used.extend(comp.root.expand());
+    comp.params.iter().copied().filter(|param| !used.contains(param)).collect()
+}
+
+/// Leaves out these parameters of the entry.
+pub(super) fn drop_params(module: &Module, dropped: &[InstId]) -> Option<Module> {
     let mut out = module.clone();
     let entry = out.entry()?;
-    let used: BTreeSet<InstId> =
-        module.comp(entry).insts.iter().flat_map(|&inst| module.inst(inst).operands.to_vec()).collect();
-    let root = module.comp(entry).root.expand();
-    let kept =
-        |inst: &InstId| module.inst(*inst).opcode != Opcode::Parameter || used.contains(inst) || root == Some(*inst);
+    let kept = |inst: &InstId| !dropped.contains(inst);
     out.comp_mut(entry).insts.retain(kept);
     let params: Vec<InstId> = module.comp(entry).params.iter().copied().filter(kept).collect();
     for (number, &param) in params.iter().enumerate() {

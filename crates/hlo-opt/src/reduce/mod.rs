@@ -12,7 +12,6 @@ use crate::{Failure, exit, output};
 use arguments::ReduceArgs;
 use command::{Answer, Question};
 use shrink::{Search, text};
-use std::time::Duration;
 
 /// Reduces; the file of `-o` is written whenever a smaller module is found.
 ///
@@ -24,13 +23,13 @@ pub(crate) fn run(args: &ReduceArgs, console: &mut Console<'_>) -> Result<u8, Fa
     progress.now("reading and verifying");
     let (source, loaded) = read_completed(&args.file, args.counts, console)?;
     let module = loaded.module;
-    let question = Question::new(&args.condition, Duration::from_secs(args.timeout))?;
+    let question = Question::new(&args.condition, args.timeout)?;
     progress.now("running the command on the input");
     let why = match question.ask(&text(&module))? {
         Answer::Yes => None,
         Answer::No(Some(code)) => Some(format!("it ends with {code}")),
         Answer::No(None) => Some("it is ended by a signal".into()),
-        Answer::TimedOut => Some(format!("it takes longer than {} s (--timeout)", args.timeout)),
+        Answer::TimedOut => Some(format!("it takes longer than {} s (--timeout)", args.timeout.as_secs_f64())),
     };
     if let Some(why) = why {
         let name = &source.name;

@@ -73,7 +73,7 @@ impl<'c, E> Search<'c, E> {
             for fill in [Fill::Zero, Fill::Operand, Fill::Parameter] {
                 self.in_chunks(&|module| edits::sites(module, fill), &|module, slice| edits::cut(module, slice, fill))?;
             }
-            self.attempt(edits::drop_params(&self.current))?;
+            self.in_chunks(&edits::unused_params, &edits::drop_params)?;
             self.attempt(edits::strip(&self.current))?;
             if self.size == before {
                 return Ok(());

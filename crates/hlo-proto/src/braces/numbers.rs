@@ -78,13 +78,23 @@ pub(super) fn write_accuracy(w: &mut Writer, text: &str) -> Option<()> {
     Some(())
 }
 
-/// `{visualizing_index=1,a=33}`; nothing where there is no statistic.
+/// Which of the statistics is to be shown, in the text.
+const VISUALIZING_INDEX: &str = "visualizing_index";
+
+/// A statistic's name as the text can say it: what would end it, and the name of another field, becomes another one.
+fn sayable(name: &str) -> String {
+    let ends = |c: char| matches!(c, '=' | ',' | '{' | '}' | '"' | '\'') || c.is_whitespace() || c.is_control();
+    let name = name.replace(ends, "_");
+    if name == VISUALIZING_INDEX { format!("{name}_") } else { name }
+}
+
+/// `{visualizing_index=1,a=33}`; nothing where there is no statistic. Characters of names that the text cannot say become `_`.
 pub(super) fn read_statistics(view: &View<'_>) -> String {
-    let mut out = format!("{{visualizing_index={}", view.int(statistics_viz::stat_index_to_visualize));
+    let mut out = format!("{{{VISUALIZING_INDEX}={}", view.int(statistics_viz::stat_index_to_visualize));
     let before = out.len();
     for entry in view.messages(statistics_viz::statistics) {
         out.push(',');
-        out.push_str(&entry.text(statistic::stat_name));
+        out.push_str(&sayable(&entry.text(statistic::stat_name)));
         out.push('=');
         write_double(entry.double(statistic::stat_val), &mut out);
     }
@@ -106,7 +116,7 @@ pub(super) fn write_statistics(w: &mut Writer, text: &str) -> Option<()> {
         cur.expect("=")?;
         let value = cur.until(&[',', '}'])?;
         match key {
-            "visualizing_index" => index = Some(value.parse().ok()?),
+            VISUALIZING_INDEX => index = Some(value.parse().ok()?),
             name => entries.push((name, value.parse::<f64>().ok()?)),
         }
         cur.eat(",");
@@ -195,6 +205,15 @@ mod tests {
         }
         let text = "{visualizing_index=1,stat-1=33,stat-2=44.5}";
         assert_eq!(read_statistics(&View::of(&written(write_statistics, text))), text);
+        // A name that no text can say.
+        let mut w = Writer::default();
+        w.message(statistics_viz::statistics, |w| {
+            w.text(statistic::stat_name, "a}=\"b,");
+            w.double(statistic::stat_val, 1.5);
+        });
+        let text = read_statistics(&View::of(&w.out));
+        assert_eq!(text, "{visualizing_index=0,a___b_=1.5}");
+        assert_eq!(read_statistics(&View::of(&written(write_statistics, &text))), text);
         let text = "{lhs={sparsity=1x2 dimension=1 stride=2}}";
         assert_eq!(read_sparsity(&View::of(&written(write_sparsity, text))), text);
     }

@@ -21,7 +21,7 @@ impl Library {
     fn description(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Library::Driver => {
-                ("the CUDA driver", "libcuda.so", "install NVIDIA's driver, or run with `--backend host`")
+                ("the CUDA driver", "libcuda.so", "install NVIDIA's driver; `hlo-opt run --backend host` needs none")
             }
             Library::Nvrtc => {
                 ("NVRTC", "libnvrtc.so", "install the CUDA toolkit's NVRTC and put its folder into LD_LIBRARY_PATH")
