@@ -58,12 +58,12 @@ impl Parser<'_> {
         if n_parts > MAX_INFERRED_PARTS {
             let message =
                 format_args!("expected operands of at most {MAX_INFERRED_PARTS} leaves in all, found {n_parts}");
-            return Err(op.failure(LIMIT, message).into());
+            return Err(op.failure(LIMIT, message));
         }
         match infer_result(&self.module, &view) {
             Ok(shape) if shape.n_levels() > MAX_DEPTH => {
                 let message = format_args!("expected at most {MAX_DEPTH} levels of tuples, found more");
-                Err(op.failure(LIMIT, message).into())
+                Err(op.failure(LIMIT, message))
             }
             Ok(shape) => Ok(self.module.shapes.intern(shape)),
             Err(error) => {
