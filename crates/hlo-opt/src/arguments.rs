@@ -3,6 +3,7 @@
 use crate::compare::arguments::{BisectArgs, CompareArgs};
 use crate::completion;
 use crate::diff::arguments::DiffArgs;
+use crate::input_arguments::time_limit;
 pub(crate) use crate::input_arguments::{CountArgs, InputArgs};
 use crate::output_format::OutputFormat;
 use crate::plan::arguments::PlanCommand;
@@ -488,12 +489,6 @@ impl Color {
             Color::Never => false,
         }
     }
-}
-
-/// A positive number of seconds.
-pub(crate) fn time_limit(text: &str) -> Result<Duration, String> {
-    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.filter(|time| !time.is_zero()).ok_or_else(|| "expected a positive number of seconds, as 60 or 0.5".into())
 }
 
 /// `--format`.

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// How many devices a module runs on, where its header does not say.
 #[derive(Args, Clone, Copy, Default, Debug)]
@@ -34,4 +35,10 @@ pub(crate) struct InputArgs {
     /// Read the inputs from here: arrays in{leaf}_d{device}
     #[arg(long, value_name = "NPZ", conflicts_with_all = ["seed", "draw", "same", "like"])]
     pub inputs: Option<PathBuf>,
+}
+
+/// A positive number of seconds.
+pub(crate) fn time_limit(text: &str) -> Result<Duration, String> {
+    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.filter(|time| !time.is_zero()).ok_or_else(|| "expected a positive number of seconds, as 60 or 0.5".into())
 }

@@ -317,34 +317,13 @@ fn plan_program(
         memory_limit: options.memory_limit.map(|bytes| (bytes as f64 * USED_SHARE) as u64),
         pins: Pins::read(&program, &options.pins)?,
         given: asked.given.map(|given| read_given(&program, given, options.n_devices as usize)),
-        meshes: match options.meshes.is_empty() {
-            true => match only {
-                Some(only) => factorizations_of(options.n_devices, only.n_axes()),
-                None => factorizations(options.n_devices, options.most_axes),
-            },
-            false => {
-                let is_of_plan = |sizes: &&Vec<i64>| only.is_none_or(|only| only.takes_mesh_of(sizes.len()));
-                let sizes = options.meshes.iter().filter(is_of_plan);
-                sizes.map(|sizes| SearchMesh { sizes: sizes.iter().copied().collect() }).collect()
-            }
-        },
+        meshes: meshes_of(options, only)?,
         start: None,
         without: options.without.clone(),
         to_beat: to_beat.map_or(INFINITE, |seconds| (seconds * 1e12) as Cost),
         is_over,
         progress,
     };
-    if let (true, Some(only)) = (limits.meshes.is_empty(), only) {
-        let n_axes = only.n_axes();
-        return Err(match options.meshes.first() {
-            Some(mesh) => SearchError::Option {
-                name: "mesh",
-                expected: format!("a mesh of {n_axes} axes for plan={}", options.plan),
-                found: mesh.iter().map(i64::to_string).collect::<Vec<_>>().join("x"),
-            },
-            None => SearchError::NoMeshOfPlan { n_axes, n_devices: options.n_devices },
-        });
-    }
     let found = match options.draw {
         Some(seed) => Ok(drawn(&program, &options.machine, &links, &limits, seed)),
         None => search_within(&program, &options.machine, &links, &limits),
@@ -383,6 +362,30 @@ fn plan_program(
         state_programs: None,
         ways: ways.flatten(),
     })))
+}
+
+/// The meshes to look at: those that the options name, as far as the plan that is wanted takes them, or else all.
+///
+/// # Errors
+/// There is none.
+fn meshes_of(options: &SearchOptions, only: Option<Baseline>) -> Result<Vec<SearchMesh>, SearchError> {
+    let is_of_plan = |sizes: &&Vec<i64>| only.is_none_or(|only| only.takes_mesh_of(sizes.len()));
+    let named = options.meshes.iter().filter(is_of_plan);
+    let meshes: Vec<SearchMesh> = match (options.meshes.first(), only) {
+        (Some(_), _) => named.map(|sizes| SearchMesh { sizes: sizes.iter().copied().collect() }).collect(),
+        (None, Some(only)) => factorizations_of(options.n_devices, only.n_axes()),
+        (None, None) => factorizations(options.n_devices, options.most_axes),
+    };
+    let (true, Some(only)) = (meshes.is_empty(), only) else { return Ok(meshes) };
+    let n_axes = only.n_axes();
+    Err(match options.meshes.first() {
+        Some(mesh) => SearchError::Option {
+            name: "mesh",
+            expected: format!("a mesh of {n_axes} axes for plan={}", options.plan),
+            found: mesh.iter().map(i64::to_string).collect::<Vec<_>>().join("x"),
+        },
+        None => SearchError::NoMeshOfPlan { n_axes, n_devices: options.n_devices },
+    })
 }
 
 /// How the annotations of the same program say that values are cut, by the names of instructions.

@@ -1,7 +1,6 @@
 //! The grammar of `hlo-opt compare` and `hlo-opt bisect`.
 
-use crate::arguments::time_limit;
-use crate::input_arguments::{CountArgs, InputArgs};
+use crate::input_arguments::{CountArgs, InputArgs, time_limit};
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! The grammar of `hlo-opt reduce`.
 
-use crate::arguments::time_limit;
-use crate::input_arguments::CountArgs;
+use crate::input_arguments::{CountArgs, time_limit};
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
