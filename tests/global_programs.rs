@@ -165,5 +165,8 @@ fn a_step_that_no_cut_makes_faster_stays_whole_and_every_mesh_can_be_asked_for()
     }
     let pass = "search-parallelization{plan=megatron,mesh=8},spmd-partition";
     let (code, said) = run(&["--pass", pass, &step]);
-    assert!(code == 1 && said.contains("option mesh: expected a mesh of 2 axes for plan=megatron, found 8"), "{said}");
+    assert!(
+        code == 1 && said.contains("option `mesh`: expected a mesh of 2 axes for plan=megatron, found 8"),
+        "{said}"
+    );
 }
