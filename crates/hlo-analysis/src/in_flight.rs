@@ -11,6 +11,7 @@ use crate::time::{Members, exchange_of, members_of};
 use hashbrown::HashMap;
 use hlo_ir::op::{Begun, Flow};
 use hlo_ir::{CompId, InstId, Module};
+use hlo_sort::SharedSort;
 
 /// Two collectives that are in flight at once on several devices that belong to both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,7 +145,7 @@ impl<'m> Exchanges<'m> {
         for callee in module.called(inst) {
             found.extend(self.within(callee));
         }
-        found.sort_unstable();
+        found.shared_sort();
         found.dedup();
         self.of_inst.insert(inst, found.clone());
         found
@@ -155,7 +156,7 @@ impl<'m> Exchanges<'m> {
             return known.clone();
         }
         let mut all: Vec<usize> = self.module.comp(comp).insts.iter().flat_map(|&inst| self.of(inst)).collect();
-        all.sort_unstable();
+        all.shared_sort();
         all.dedup();
         self.of_comp.insert(comp, all.clone());
         all

@@ -32,6 +32,7 @@ use hlo_analysis::time::{Machine, SizeMismatch};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::sharding::{LeafSharding, Sharding};
 use hlo_ir::{InstId, Module, Opcode};
+use hlo_sort::SharedSort;
 
 /// What an audit assumes.
 #[derive(Clone, Debug)]
@@ -74,7 +75,7 @@ pub fn audit(module: &Module, options: &AuditOptions, checks: &[&CheckInfo]) -> 
     let cx = AuditCx::new(module, options)?;
     let mut findings: Vec<Finding> = checks.iter().flat_map(|check| (check.run)(&cx)).collect();
     // Instructions are numbered as they are read.
-    findings.sort_by_key(|finding| finding.inst);
+    findings.shared_sort_by_key(|finding| finding.inst);
     let mut totals = Totals { peak_bytes: memory_sizes(module).peak_bytes, ..Totals::default() };
     for collective in cx.collectives.iter().filter(|c| !c.is_of_one_device()) {
         totals.n_collectives += collective.n_runs;

@@ -10,6 +10,7 @@ use hashbrown::{HashMap, HashSet};
 use hlo_analysis::annotations::{ParamLeaf, entry_leaves};
 use hlo_analysis::values::{InstLeaf, Origin, ValueId};
 use hlo_ir::{InstId, Opcode, Scalar};
+use hlo_sort::SharedSort;
 use hlo_spmd::{Splat, find_scaling};
 use std::collections::VecDeque;
 
@@ -179,6 +180,6 @@ fn matched(mut candidates: Vec<Vec<Candidate>>) -> Vec<StatePair> {
             decided.extend((candidates[other].len() == 1).then_some(other));
         }
     }
-    pairs.sort_by_key(|pair| pair.output);
+    pairs.shared_sort_by_key(|pair| pair.output);
     pairs
 }

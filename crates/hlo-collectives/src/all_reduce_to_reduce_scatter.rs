@@ -36,6 +36,7 @@ use hlo_ir::module::UserMap;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_sort::SharedSort;
 use hlo_spmd::{
     AllReduce, ChannelIds, CollectiveChange, GroupAttrs, Rewrite, array, check_free, find_all_reduce,
     find_device_values,
@@ -198,7 +199,7 @@ fn emit(
     let (reducer, channel) = view.map_or((None, None), |view| (view.to_apply, view.channel_id));
     let mut groups = slices.groups.clone();
     if view.is_some_and(|view| view.mode() == Some(GroupMode::CrossReplica)) {
-        groups.sort_unstable();
+        groups.shared_sort();
     }
     let own_channel = || channel.unwrap_or_else(|| channels.take());
     let participants = GroupAttrs::in_place_of(module, old, &groups, own_channel);

@@ -4,6 +4,7 @@ use crate::attrs::{Attrs, TransferAttrs};
 use crate::groups::{DeviceGroups, GroupMode, GroupsError, ReplicaGroups};
 use crate::module::{CompId, InstId, Module};
 use crate::shape::Dims;
+use hlo_sort::SharedSort;
 
 /// The attributes of a collective.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +154,7 @@ impl Module {
             transfer.or_else(|| attrs.collective().and_then(|c| c.channel_id))
         };
         let mut used: Vec<i64> = insts.filter_map(channel).filter(|&id| id > 0).collect();
-        used.sort_unstable();
+        used.shared_sort();
         let last = used.last().copied().unwrap_or(0);
         if last <= i64::MAX - ROOM {
             return last + 1;

@@ -5,6 +5,7 @@ use crate::console::Console;
 use crate::dump::module_of;
 use hlo_ir::op::Effects;
 use hlo_ir::{InstId, Module};
+use hlo_sort::SharedSort;
 use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
@@ -134,7 +135,7 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let failed = |e| Failure::File(format!("cannot read `{}`: {e}", folder.display()));
     let entries = std::fs::read_dir(folder).map_err(failed)?;
     let mut names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    names.sort();
+    names.shared_sort();
     let has_text = |name: &String| {
         let bare = name.strip_suffix(".hlo.pb");
         bare.is_some_and(|bare| names.binary_search(&format!("{bare}.txt")).is_ok())

@@ -24,6 +24,7 @@ use hlo_pass::pipeline::{PassCall, PipelineError, nearest, parse_pipeline};
 use hlo_pass::report::Artifact;
 use hlo_pass::runner::{AfterPass, BoundPass, RunError, RunOptions, RunSummary, bind, run_pipeline};
 use hlo_pass::{Deadline, STACK_BYTES};
+use hlo_sort::SharedSort;
 use std::path::Path;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
@@ -298,7 +299,7 @@ impl Work {
     fn check_runs(&self, wanted: &str) -> Result<(), Failure> {
         let ways = self.preset.iter().flat_map(|preset| &preset.ways.ways).flat_map(|way| &way.passes);
         let mut names: Vec<&str> = ways.chain(&self.passes).map(|pass| pass.name).collect();
-        names.sort_unstable();
+        names.shared_sort();
         names.dedup();
         if names.contains(&wanted.replace('_', "-").as_str()) {
             return Ok(());

@@ -13,6 +13,7 @@ use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::{Machine, ModuleTime, predict};
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
+use hlo_sort::SharedSort;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The least share of the predicted time that a later way has to save, where ways change little.
@@ -275,7 +276,7 @@ impl Ways {
     /// # Errors
     /// No way that may be taken is left, or none may be left out. Ways that had no time are not left out: which ones those are is chance.
     fn failures(&self, slots: &[Slot], mut errors: Vec<(usize, RunError)>) -> Result<Vec<FailedWay>, RunError> {
-        errors.sort_by_key(|(number, _)| *number);
+        errors.shared_sort_by_key(|(number, _)| *number);
         if let Some(place) = errors.iter().position(|(_, error)| error.is_out_of_time()) {
             return Err(errors.swap_remove(place).1);
         }

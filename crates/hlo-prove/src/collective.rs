@@ -10,6 +10,7 @@ use hashbrown::HashMap;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::op::{CollectiveRule, CollectiveSource};
 use hlo_ir::{ArrayShape, DType, InstId, Shape};
+use hlo_sort::SharedSort;
 use std::rc::Rc;
 
 impl Prover {
@@ -158,7 +159,7 @@ impl Prover {
             }
             let mut summands = Vec::with_capacity(groups.len());
             for (mut summand, mut positions) in groups {
-                positions.sort_unstable();
+                positions.shared_sort();
                 let spread = self.spread(members, &positions);
                 let classes = self.arrays.terms.classes(summand.term);
                 summand.spread = self.arrays.terms.devices.normalize(spread, classes);

@@ -19,6 +19,7 @@ use cranelift_entity::{PrimaryMap, SecondaryMap};
 use hlo_analysis::time::Machine;
 use hlo_ir::Dims;
 use hlo_ir::names::FixedHash;
+use hlo_sort::SharedSort;
 use indexmap::{IndexMap, IndexSet};
 use std::sync::Arc;
 
@@ -257,7 +258,7 @@ impl NetworkBuilder<'_, '_, '_> {
         }
         for (id, _) in program.values.iter().filter(|(_, value)| value.is_kept && !value.is_free) {
             let mut states: Vec<State> = of[id].iter().copied().collect();
-            states.sort_unstable();
+            states.shared_sort();
             let at = self.list(states);
             self.network.states[id] = self.lists[at].clone();
         }
@@ -435,7 +436,7 @@ impl NetworkBuilder<'_, '_, '_> {
         for &state in &from {
             for plan in 0..n_columns {
                 let mut wanted: Vec<State> = lists.iter().map(|list| list[plan]).collect();
-                wanted.sort_unstable();
+                wanted.shared_sort();
                 wanted.dedup();
                 let once = |to: State| self.prices.redistribution(&array, state, to);
                 let sum = wanted.into_iter().map(|to| scaled(once(to), frequency)).fold(0, Cost::saturating_add);

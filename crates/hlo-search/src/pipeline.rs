@@ -22,6 +22,7 @@ use crate::stages::{StageCut, StageLayer, StageLimits, cut_stages};
 use crate::work::{OpWork, find_work};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::time::{Machine, Network};
+use hlo_sort::SharedSort;
 use serde::Serialize;
 use smallvec::smallvec;
 use std::cmp::Reverse;
@@ -141,7 +142,7 @@ impl<'a, 'm> Chain<'a, 'm> {
         for id in program.values.keys().filter(|&id| roles.of_param[id] == Some(Role::Weight)) {
             weights.extend(first_with_batch(program, roles, id).map(|op| (op, id)));
         }
-        weights.sort_unstable();
+        weights.shared_sort();
         let n_layers = weights.len().min(MOST_LAYERS);
         if n_layers < 2 {
             return None;

@@ -28,6 +28,7 @@ use hlo_analysis::time::Network;
 use hlo_cluster::{Collective, CollectiveCost};
 use hlo_ir::Opcode;
 use hlo_ir::names::FixedHash;
+use hlo_sort::SharedSort;
 use indexmap::IndexMap;
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -459,7 +460,7 @@ fn list_of(state: State, axes: AxisSet) -> CutList {
 /// The same list, dim by dim.
 fn sorted_by_dim(list: &CutList) -> CutList {
     let mut sorted = list.clone();
-    sorted.sort_by_key(|(dim, _)| *dim);
+    sorted.shared_sort_by_key(|(dim, _)| *dim);
     sorted
 }
 

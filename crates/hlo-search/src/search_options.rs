@@ -7,6 +7,7 @@ use crate::network::Evenness;
 use crate::regions::Regions;
 use crate::stack_branches::StateForm;
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
+use hlo_sort::SharedSort;
 
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 
@@ -240,7 +241,7 @@ pub fn read_parts(text: &str) -> Result<Vec<Part>, SearchError> {
         })
     };
     let mut parts = words.map(part).collect::<Result<Vec<Part>, SearchError>>()?;
-    parts.sort_unstable();
+    parts.shared_sort();
     parts.dedup();
     Ok(parts)
 }

@@ -14,6 +14,7 @@ use hlo_ir::attrs::{Attrs, ParameterAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling};
 use hlo_ir::{ArrayShape, Module, Opcode, Shape};
+use hlo_sort::SharedSort;
 use hlo_spmd::{ShardBuilder, ShardFormat};
 use serde::Serialize;
 use std::sync::Arc;
@@ -111,7 +112,7 @@ impl Interface {
             }
         }
         self.state_pairs.extend(known);
-        self.state_pairs.sort_unstable();
+        self.state_pairs.shared_sort();
         for &(param, output) in &self.state_pairs {
             self.outputs[output].name = self.params[param].name.clone();
         }

@@ -8,8 +8,9 @@ use super::Finding;
 
 /// A crate and the crates below it; what those may use, it may use too.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("hlo-ir", &[]),
-    ("hlo-cluster", &[]),
+    ("hlo-sort", &[]),
+    ("hlo-ir", &["hlo-sort"]),
+    ("hlo-cluster", &["hlo-sort"]),
     ("hlo-text", &["hlo-ir"]),
     ("hlo-proto", &["hlo-ir"]),
     ("hlo-eval", &["hlo-ir"]),

@@ -9,6 +9,7 @@ use super::trace::{Expr, ExprId, Tracer};
 use hashbrown::HashMap;
 use hlo_ir::attrs::Comparison;
 use hlo_ir::{InstId, Opcode};
+use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 /// Iterations that are run of one loop.
@@ -86,8 +87,8 @@ impl Slice {
             }
         }
         // Arguments have smaller ids than their users.
-        rest.sort_unstable();
-        states.sort_unstable();
+        rest.shared_sort();
+        states.shared_sort();
         let mut slice = Slice {
             site,
             is_start_assumed: false,

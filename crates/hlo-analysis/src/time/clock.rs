@@ -39,6 +39,7 @@ use hlo_ir::memory_space::leaves_on_host;
 use hlo_ir::op::{Begun, CollectiveRule, CostRule, Flow};
 use hlo_ir::view::is_view;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
+use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 /// Predicted time of one execution of a module on each device.
@@ -286,7 +287,7 @@ impl Progress {
         if self.issue == Issue::AsOrdered && lane != Lane::Compute {
             needs.extend(section.lanes.iter().rposition(|&earlier| earlier == Lane::Compute));
         }
-        needs.sort_unstable();
+        needs.shared_sort();
         needs.dedup();
         section.lanes.push(lane);
         section.durations_s.push(duration_s);

@@ -8,6 +8,7 @@
 
 use crate::collective::Collective;
 use crate::reduction::instruction::ReductionStep;
+use hlo_sort::SharedSort;
 
 /// One step over arrays that are cut into chunks of equal size along one dim.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -98,10 +99,10 @@ impl Arrays {
 
     fn all_gather(&mut self, mut groups: Vec<Vec<usize>>) -> Result<(), NoArrays> {
         for group in &mut groups {
-            group.sort_by_key(|at| self.held[*at].clone());
+            group.shared_sort_by_key(|at| self.held[*at].clone());
             let whole: Vec<usize> = group.iter().flat_map(|at| self.held[*at].iter().copied()).collect();
             let mut distinct = whole.clone();
-            distinct.sort_unstable();
+            distinct.shared_sort();
             distinct.dedup();
             if distinct.len() != whole.len() {
                 return Err(NoArrays::Invalid);
@@ -116,7 +117,7 @@ impl Arrays {
     fn sort(&mut self) -> Result<(), NoArrays> {
         let order_of = |held: &Vec<usize>| {
             let mut order: Vec<usize> = (0..held.len()).collect();
-            order.sort_by_key(|i| held[*i]);
+            order.shared_sort_by_key(|i| held[*i]);
             order
         };
         let Some(order) = self.held.first().map(order_of) else { return Ok(()) };
@@ -124,7 +125,7 @@ impl Arrays {
             return Err(NoArrays::OrdersDiffer);
         }
         if !order.is_sorted() {
-            self.held.iter_mut().for_each(|held| held.sort_unstable());
+            self.held.iter_mut().for_each(|held| held.shared_sort());
             self.steps.push(ArrayStep::Reorder { order });
         }
         Ok(())

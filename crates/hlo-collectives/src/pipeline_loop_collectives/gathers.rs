@@ -8,6 +8,7 @@ use hlo_ir::edit::Builder;
 use hlo_ir::module::UserMap;
 use hlo_ir::op::{CollectiveForm, CollectiveSource, Flow};
 use hlo_ir::{InstId, Module, Opcode, Shape};
+use hlo_sort::SharedSort;
 use hlo_spmd::{ChannelIds, is_rebuilt};
 
 use super::sources::{Source, Sources};
@@ -111,7 +112,7 @@ fn elements_behind(module: &Module, carried: &CarriedLoop, gathers: &[InstId]) -
             None => work.extend(module.inst(inst).operands.iter().copied()),
         }
     }
-    elements.sort_unstable();
+    elements.shared_sort();
     elements.dedup();
     elements
 }

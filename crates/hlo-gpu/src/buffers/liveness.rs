@@ -10,6 +10,7 @@ use crate::plan::{BufferId, PlanValueId, Step, Work};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashSet;
 use hlo_ir::ArrayShape;
+use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 /// A piece of a value's life.
@@ -135,7 +136,7 @@ impl Walk<'_> {
                 found.push((until, pair.1));
             }
         }
-        found.sort_unstable();
+        found.shared_sort();
         found
     }
 

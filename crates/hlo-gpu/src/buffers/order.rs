@@ -17,6 +17,7 @@ use crate::plan::{BufferId, PlanValueId, Step, Stream, Work};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashMap;
 use hlo_analysis::time::{Lane, Tasks};
+use hlo_sort::SharedSort;
 
 /// How steps are ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,7 +187,7 @@ fn dependencies(
                 own.extend(readers.get(from).into_iter().flatten());
             }
         }
-        own.sort_unstable();
+        own.shared_sort();
         own.dedup();
         needs.push(own);
         for &value in &writes {

@@ -1,5 +1,6 @@
 //! What each result of a kernel is computed from, and which arguments are read only at the element that is written.
 
+use hlo_sort::SharedSort;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use hlo_analysis::fusion::column_sum;
@@ -154,7 +155,7 @@ pub(super) fn updatable_rows(signature: &Signature, read: &RowsRead) -> Vec<(usi
         alike.map(move |&result| (operand, result))
     };
     let mut pairs: Vec<(usize, usize)> = own.flat_map(results).collect();
-    pairs.sort_unstable();
+    pairs.shared_sort();
     pairs
 }
 
@@ -169,7 +170,7 @@ pub(super) fn updatable<'g>(
     for group in groups {
         let roots: Vec<&Root> = group.results.iter().map(|&result| &reach.roots[result]).collect();
         let mut candidates: Vec<InstId> = roots.iter().flat_map(|root| root.in_place.iter().copied()).collect();
-        candidates.sort_unstable();
+        candidates.shared_sort();
         candidates.dedup();
         for inst in candidates {
             let Some(Binding::Arguments(operand)) = signature.bindings.get(&inst) else { continue };
@@ -190,6 +191,6 @@ pub(super) fn updatable<'g>(
             }
         }
     }
-    pairs.sort_unstable();
+    pairs.shared_sort();
     pairs
 }

@@ -9,6 +9,7 @@ use hlo_analysis::time::{Unit, Updates, instruction_cost};
 use hlo_analysis::values::{params_of_operands, tuple_elements};
 use hlo_ir::cost::Costs;
 use hlo_ir::{InstId, Module, Opcode};
+use hlo_sort::SharedSort;
 
 /// Writes kernels. The lowering does not care in which language.
 pub trait Emitter {
@@ -77,7 +78,7 @@ impl<'a> KernelStore<'a> {
             facts.updatable.retain(|pair| updatable.contains(pair));
             for (known, new) in facts.depends.iter_mut().zip(dependencies(module, inst)) {
                 known.extend(new);
-                known.sort_unstable();
+                known.shared_sort();
                 known.dedup();
             }
         }
@@ -130,7 +131,7 @@ fn dependencies(module: &Module, inst: InstId) -> Vec<Vec<usize>> {
             }
             open.extend(module.inst(at).operands.iter().copied());
         }
-        found.sort_unstable();
+        found.shared_sort();
         found
     };
     results.into_iter().map(from).collect()

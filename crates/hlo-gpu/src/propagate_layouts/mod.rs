@@ -48,6 +48,7 @@ use hlo_ir::attrs::{Attrs, DimsAttrs};
 use hlo_ir::op::{CollectiveRule, Effects, FactorRule, Flow, OpRow};
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Layout, Module, Opcode, Shape};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_sort::SharedSort;
 use products::NewShapes;
 
 /// The pass as the command line knows it.
@@ -279,7 +280,7 @@ fn choose(module: &Module, comp: CompId, classes: &mut Classes) -> Vec<(InstId, 
             }
         }
     }
-    all_ties.sort();
+    all_ties.shared_sort();
     for (_, inst, operand, to_operand) in all_ties {
         classes.unite(inst, operand, &to_operand);
     }

@@ -16,6 +16,7 @@ use hashbrown::{HashMap, HashSet};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::op::FactorRule;
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Layout, Module};
+use hlo_sort::SharedSort;
 
 /// What memory moves in the time of a launch, about: a copy takes one.
 const LAUNCH_BYTES: u64 = 4 << 20;
@@ -147,7 +148,7 @@ impl<'a> Relaying<'a> {
     fn orders_of(&self, trial: &NewShapes) -> Vec<(InstId, Dims)> {
         let leaders = trial.keys().copied().filter(|&inst| self.classes.leader(inst) == inst);
         let mut orders: Vec<(InstId, Dims)> = leaders.map(|leader| (leader, trial[&leader].minor_to_major())).collect();
-        orders.sort_unstable_by_key(|&(leader, _)| leader);
+        orders.shared_sort_by_key(|&(leader, _)| leader);
         orders
     }
 
@@ -155,7 +156,7 @@ impl<'a> Relaying<'a> {
     fn affected(&self, trial: &NewShapes) -> Vec<InstId> {
         let mut affected: Vec<InstId> = trial.keys().copied().collect();
         affected.extend(trial.keys().flat_map(|&member| self.users[member].iter().copied()));
-        affected.sort_unstable();
+        affected.shared_sort();
         affected.dedup();
         affected
     }

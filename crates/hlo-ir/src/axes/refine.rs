@@ -1,6 +1,7 @@
 //! Several shardings on one mesh of prime axes.
 
 use super::{AxisMesh, AxisSharding, SubAxis};
+use hlo_sort::SharedSort;
 
 /// The same shardings on one mesh all of whose axes have prime sizes, so that each of their axes is a list of whole ones.
 ///
@@ -22,7 +23,7 @@ pub fn refine_together<const N: usize>(shardings: [&AxisSharding; N]) -> Option<
             [stride, stride * part.size]
         }));
     }
-    cuts.sort_unstable();
+    cuts.shared_sort();
     cuts.dedup();
     let mut sizes = Vec::new();
     for pair in cuts.windows(2) {

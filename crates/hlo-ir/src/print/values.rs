@@ -12,6 +12,7 @@ use crate::groups::ReplicaGroups;
 use crate::module::{InstId, Instruction};
 use crate::op::Opcode;
 use crate::shape::{Dims, Shape};
+use hlo_sort::SharedSort;
 
 impl Printer<'_> {
     /// Appends `, key=value` for every attribute of the instruction's format.
@@ -242,7 +243,7 @@ impl Printer<'_> {
         let mut labels: Vec<(i64, u8)> = letters.iter().map(|&(letter, dim)| (dim, letter)).collect();
         labels.extend(spatial.iter().zip(b'0'..=b'9').map(|(&dim, digit)| (dim, digit)));
         labels.extend(unknown.iter().map(|&dim| (dim, b'?')));
-        labels.sort_unstable();
+        labels.shared_sort();
         self.out.extend(labels.iter().map(|&(_, label)| char::from(label)));
     }
 

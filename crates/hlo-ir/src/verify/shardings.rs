@@ -6,6 +6,7 @@ use crate::groups::MeshGroups;
 use crate::module::InstId;
 use crate::shape::Shape;
 use crate::sharding::{LeafSharding, NamedSharding, Sharding, ShardingKind, Tiling, WholeMesh};
+use hlo_sort::SharedSort;
 
 pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId, marks: &Marks) {
     let Some(sharding) = &marks.sharding else { return };
@@ -72,7 +73,7 @@ fn check_ids(cx: &mut Verifier<'_>, inst: InstId, ids: &[i64]) {
         return cx.at_inst("sharding-device", inst, format_args!("devices 0 to {}", n - 1), id);
     }
     let mut sorted = ids.to_vec();
-    sorted.sort_unstable();
+    sorted.shared_sort();
     if let Some(pair) = sorted.windows(2).find(|w| w[0] == w[1]) {
         cx.at_inst("sharding-device", inst, "each device once", format_args!("device {} twice", pair[0]));
     }

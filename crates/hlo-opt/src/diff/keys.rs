@@ -3,6 +3,7 @@
 use cranelift_entity::SecondaryMap;
 use hlo_ir::attrs::{Attrs, FieldMut, Marks};
 use hlo_ir::{CompId, InstId, Module, ShapeId};
+use hlo_sort::SharedSort;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Numbers of a module's instructions and computations.
@@ -45,7 +46,7 @@ impl Keys {
                 all.push(keys.value[inst]);
             }
             let root = module.comp(comp).root.expand().map(|root| keys.value[root]);
-            all.sort_unstable();
+            all.shared_sort();
             keys.comp[comp] = hash((root, all, &module.comp(comp).execution_thread));
         }
         keys

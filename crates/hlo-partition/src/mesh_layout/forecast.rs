@@ -13,6 +13,7 @@ use hlo_ir::diag::Entity;
 use hlo_ir::names::FixedHash;
 use hlo_ir::{InstId, Module};
 use hlo_pass::Deadline;
+use hlo_sort::SharedSort;
 use indexmap::IndexMap;
 
 /// What a device exchanges in one way, in one run of the program.
@@ -76,7 +77,7 @@ impl Forecast {
 fn axis_groups(mesh: &NamedMesh) -> Vec<(String, Vec<Vec<u32>>)> {
     let n_axes = mesh.axes.len().min(MOST_NAMED_AXES);
     let mut sets: Vec<u32> = (1..1u32 << n_axes).collect();
-    sets.sort_by_key(|set| set.count_ones());
+    sets.shared_sort_by_key(|set| set.count_ones());
     let named = sets.into_iter().map(|set| {
         let axes: Vec<usize> = (0..n_axes).filter(|axis| set >> axis & 1 == 1).collect();
         let atoms: Vec<Atom> = axes.iter().flat_map(|&axis| mesh.atoms[axis].iter().copied()).collect();
@@ -98,7 +99,7 @@ fn axes_between(module: &Module, inst: InstId, known: &[(String, Vec<Vec<u32>>)]
 
 /// Groups and members in ascending order.
 fn sorted(mut groups: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
-    groups.iter_mut().for_each(|group| group.sort_unstable());
-    groups.sort();
+    groups.iter_mut().for_each(|group| group.shared_sort());
+    groups.shared_sort();
     groups
 }

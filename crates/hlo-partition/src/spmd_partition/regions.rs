@@ -16,6 +16,7 @@ use hlo_ir::op::CollectiveRule;
 use hlo_ir::sharding::{LeafSharding, NamedDim, NamedSharding, ShardingKind};
 use hlo_ir::shardy::{self, attribute};
 use hlo_ir::{ArrayShape, InstId, Shape};
+use hlo_sort::SharedSort;
 
 /// What an end of a region says of its values.
 struct RegionEnd {
@@ -83,7 +84,7 @@ impl Lowering<'_> {
                 manual.extend(read.iter().flat_map(|read| read.sharding.cutting()));
             }
         }
-        manual.sort_unstable();
+        manual.shared_sort();
         manual.dedup();
         Ok(Some(RegionEnd { wholes, manual }))
     }
@@ -110,7 +111,7 @@ impl Lowering<'_> {
                 },
             }
         }
-        manual.sort_unstable();
+        manual.shared_sort();
         manual.dedup();
         Ok(manual)
     }
@@ -191,7 +192,7 @@ impl Lowering<'_> {
             atoms.drain(..n_manual);
         }
         let mut all: AtomList = leaf.manual.iter().chain(manual).copied().collect();
-        all.sort_unstable();
+        all.shared_sort();
         all.dedup();
         let inside = TileValue { inst: cut.inst, whole, sharding, monoid: Monoid::Add, manual: all };
         self.check_tile(inst, &inside)?;

@@ -19,6 +19,7 @@ use cranelift_entity::SecondaryMap;
 use hlo_ir::names::FixedHash;
 use hlo_ir::{ArrayShape, Module};
 use hlo_pass::{Deadline, OutOfTime};
+use hlo_sort::SharedSort;
 use indexmap::{IndexMap, IndexSet};
 use std::sync::Arc;
 
@@ -153,7 +154,7 @@ impl Program<'_> {
         }
         let mut priced: Vec<(f64, Assignment)> =
             all.into_iter().map(|candidate| (self.own_cost(operator, &candidate), candidate)).collect();
-        priced.sort_by(|a, b| a.0.total_cmp(&b.0));
+        priced.shared_sort_by(|a, b| a.0.total_cmp(&b.0));
         priced.truncate(MOST_CANDIDATES);
         priced
     }
@@ -166,7 +167,7 @@ impl Program<'_> {
                 partial.extend(atoms.iter().copied());
             }
         }
-        partial.sort_unstable();
+        partial.shared_sort();
         let is_product = matches!(
             operator.kind,
             OperatorKind::MatMul | OperatorKind::BatchMatMul | OperatorKind::Conv2d | OperatorKind::Conv2dTranspose

@@ -12,6 +12,7 @@ use crate::mesh::ModuleMesh;
 use crate::propagate_shardings::graph::ShardingGraph;
 use crate::sharding::{ArraySharding, AtomList};
 use hlo_ir::axes::primes;
+use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 /// The atoms that cut each class of an operator, major to minor.
@@ -92,7 +93,7 @@ pub(super) fn common_mesh(n_devices: i64, matrices: &[DeviceMatrix]) -> Result<M
     for (at, matrix) in matrices.iter().enumerate() {
         cuts.extend(matrix.products().into_iter().map(|product| (product, at)));
     }
-    cuts.sort_unstable();
+    cuts.shared_sort();
     cuts.dedup_by_key(|cut| cut.0);
     let mut sizes = Vec::new();
     for pair in cuts.windows(2) {

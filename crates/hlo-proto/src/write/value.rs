@@ -5,6 +5,7 @@ use crate::bindings::{At, bindings};
 use crate::table::{Field, Kind, Label, hlo_instruction};
 use crate::writer::Writer;
 use hlo_ir::attrs::{AttrFormat, ConvDims, FieldRef, Metadata, Word};
+use hlo_sort::SharedSort;
 use std::sync::LazyLock;
 
 /// Appends an attribute in its field; `is_present`: its message stands even if it is empty.
@@ -103,7 +104,7 @@ fn metadata_order() -> &'static [(usize, Field)] {
             _ => None,
         };
         let mut order: Vec<_> = bindings(AttrFormat::Metadata).iter().enumerate().filter_map(own).collect();
-        order.sort_by_key(|(_, field)| field.number);
+        order.shared_sort_by_key(|(_, field)| field.number);
         order
     });
     &ORDER

@@ -15,6 +15,7 @@ use crate::signature::Signature;
 use crate::term::{Args, TermId, Terms};
 use crate::text::{ParseError, parse_signatures};
 use crate::verify::tuples;
+use hlo_sort::SharedSort;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The most ops of a side.
@@ -139,7 +140,7 @@ impl<'s> Search<'s> {
 
     fn union(&self, args: &[TermId]) -> Vec<TermId> {
         let mut all: Vec<TermId> = args.iter().flat_map(|a| self.ops[a].iter().copied()).collect();
-        all.sort_unstable();
+        all.shared_sort();
         all.dedup();
         all
     }

@@ -8,6 +8,7 @@ use crate::rule::Rule;
 use crate::size::Size;
 use crate::term::{TermId, Terms};
 use crate::verify::prove_terms;
+use hlo_sort::SharedSort;
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -257,7 +258,7 @@ impl Builder<'_> {
             Op::Reduce(over) => {
                 let (a, groups) = arg(self, 0);
                 let mut summed: DimList = over.iter().flat_map(|&d| groups[usize::from(d)].iter().copied()).collect();
-                summed.sort_unstable();
+                summed.shared_sort();
                 let kept = (0..groups.len()).filter(|d| !over.contains(&(*d as u8)));
                 let place = |d: u8| d - summed.iter().filter(|&&s| s < d).count() as u8;
                 let groups = kept.map(|d| groups[d].iter().map(|&x| place(x)).collect()).collect();

@@ -18,6 +18,7 @@ use crate::set::{Entry, Origin, RuleSet};
 use crate::size::Size;
 use crate::term::{TermId, Terms};
 use egraph::EGraph;
+use hlo_sort::SharedSort;
 
 /// Counted limits: the same limits give the same alternatives in every process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,7 +89,7 @@ pub fn rewrites(set: &RuleSet) -> Vec<Rewrite> {
     };
     let mut all = directions(set, is_small);
     // What joins branches first, then what takes ops away: the limits may end a search before all is tried.
-    all.sort_by_key(|rewrite| {
+    all.shared_sort_by_key(|rewrite| {
         let (n_from, n_to) = rewrite.rule.n_ops();
         (rewrite.rule.left.len() == 1, n_to as i64 - n_from as i64, n_from, rewrite.entry)
     });

@@ -6,6 +6,7 @@ use crate::regions::{RegionId, WayOf};
 use crate::solver::{Cost, INFINITE, Pair, PairTable, VarId};
 use crate::state::State;
 use crate::work::WorkByWay;
+use hlo_sort::SharedSort;
 use std::sync::Arc;
 
 impl NetworkBuilder<'_, '_, '_> {
@@ -73,7 +74,7 @@ impl NetworkBuilder<'_, '_, '_> {
             let makers = port.roots.iter().filter_map(|&root| program.values[root].producer);
             tied.extend(makers.map(|(maker, _)| maker));
         }
-        tied.sort_unstable();
+        tied.shared_sort();
         tied.dedup();
         for op in tied {
             let Some(of) = program.choices.of_op[op] else { continue };

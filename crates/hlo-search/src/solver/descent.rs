@@ -9,6 +9,7 @@
 use super::model::{Incidence, Incident, Model};
 use super::problem::Cost;
 use super::tables::{min_plus, plus};
+use hlo_sort::SharedSort;
 use std::collections::VecDeque;
 
 /// An assignment of a model on its way down.
@@ -108,7 +109,7 @@ impl<'a> Descent<'a> {
             joined.clear();
             let inside = self.incidence.at(node as usize).iter().filter(|incident| is_inside[incident.other as usize]);
             joined.extend(inside.map(|incident| root(&mut trees, incident.other)));
-            joined.sort_unstable();
+            joined.shared_sort();
             if joined.windows(2).any(|pair| pair[0] == pair[1]) {
                 continue;
             }

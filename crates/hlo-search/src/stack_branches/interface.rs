@@ -7,6 +7,7 @@ use hlo_ir::edit::Builder;
 use hlo_ir::header::EntryLayout;
 use hlo_ir::shape::Dims;
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape};
+use hlo_sort::SharedSort;
 use serde::Serialize;
 
 /// A parameter that holds what several held.
@@ -239,7 +240,7 @@ pub fn unpack_program(before: &Module, state: &[StackedParam]) -> Option<Module>
             parts.push((old, pick(&mut module, stacked, branch)));
         }
     }
-    parts.sort_unstable_by_key(|part| part.0);
+    parts.shared_sort_by_key(|part| part.0);
     finish(module, comp, parts.into_iter().map(|part| part.1).collect())
 }
 
@@ -255,7 +256,7 @@ fn program(
     let comp = module.add_computation(of_entry);
     module.set_entry(comp);
     let mut numbers: Vec<usize> = state.iter().flat_map(|param| param.of.iter().copied()).collect();
-    numbers.sort_unstable();
+    numbers.shared_sort();
     let mut inputs: Vec<(usize, InstId)> = Vec::with_capacity(numbers.len());
     for (new, &old) in numbers.iter().enumerate() {
         let param = *before.comp(entry).params.get(old)?;

@@ -4,6 +4,7 @@ use super::StepKind;
 use super::space::{Place, Places, Space, permutation};
 use hlo_cluster::{Algo, Cluster, Collective, CollectiveCost};
 use hlo_ir::names::FixedHash;
+use hlo_sort::SharedSort;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
@@ -151,6 +152,6 @@ pub(super) fn moved_atoms(from: &Places, to: &Places) -> Vec<usize> {
         (place @ Place::On { .. }, _) | (_, place @ Place::On { .. }) => (place, a),
         (place, _) => (place, a),
     };
-    moved.sort_unstable_by_key(key);
+    moved.shared_sort_by_key(key);
     moved
 }

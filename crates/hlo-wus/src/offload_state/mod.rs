@@ -57,6 +57,7 @@ use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Decision, MemoryChange};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_sort::SharedSort;
 use write::offload;
 
 /// The pass as the command line knows it.
@@ -124,7 +125,7 @@ impl Pass for OffloadState {
             cx.report.unchanged_because = Some(why);
             return Ok(Changed::No);
         }
-        states.sort_by_key(|state| (std::cmp::Reverse(state.bytes), state.param_number));
+        states.shared_sort_by_key(|state| (std::cmp::Reverse(state.bytes), state.param_number));
         let Some(made) = self.make(module, &states, cx)? else {
             cx.report.unchanged_because = Some(match states.is_empty() {
                 true => "no array of state is large enough, or the header does not say what is state; behind a call none is seen (inline-calls)".into(),

@@ -7,6 +7,7 @@
 use super::find::State;
 use cranelift_entity::SecondaryMap;
 use hlo_ir::{CompId, InstId, Module};
+use hlo_sort::SharedSort;
 
 /// The instructions of `entry`, reordered.
 pub(super) fn grouped_order(module: &Module, entry: CompId, states: &[State]) -> Vec<InstId> {
@@ -29,7 +30,7 @@ pub(super) fn grouped_order(module: &Module, entry: CompId, states: &[State]) ->
         .iter()
         .map(|state| (ready_at(state), state.dependents.first().map_or(0, |&inst| position[inst]), state))
         .collect();
-    ranked.sort_by_key(|&(ready, first, state)| (ready, first, state.param_number));
+    ranked.shared_sort_by_key(|&(ready, first, state)| (ready, first, state.param_number));
     // Of each dependent the last array that it depends on.
     let mut rank: SecondaryMap<InstId, usize> = SecondaryMap::new();
     for (place, (_, _, state)) in ranked.iter().enumerate() {
@@ -42,6 +43,6 @@ pub(super) fn grouped_order(module: &Module, entry: CompId, states: &[State]) ->
         false => (position[inst], false, 0, position[inst]),
     };
     let mut order = insts.clone();
-    order.sort_by_key(|&inst| key(inst));
+    order.shared_sort_by_key(|&inst| key(inst));
     order
 }

@@ -6,6 +6,7 @@ use crate::plan::{
     has_library_types,
 };
 use hlo_ir::DType;
+use hlo_sort::SharedSort;
 
 /// What the hardware takes of one block.
 const MOST_THREADS: u32 = 1024;
@@ -215,7 +216,7 @@ impl Check<'_> {
         }
         // A source may send to several: a broadcast is so lowered.
         let mut targets: Vec<u32> = pairs.iter().map(|pair| pair.1).collect();
-        targets.sort_unstable();
+        targets.shared_sort();
         if let Some(twice) = targets.windows(2).find(|pair| pair[0] == pair[1]) {
             self.wrong(format!("permute expects each target once, found {} twice", twice[0]));
         }
@@ -240,7 +241,7 @@ fn writes_each_once(gemm: &Gemm) -> bool {
         (output.col_stride_elems, gemm.n),
     ];
     let mut dims: Vec<(u64, u64)> = dims.into_iter().filter(|&(_, n)| n > 1).collect();
-    dims.sort_unstable();
+    dims.shared_sort();
     let mut reach = 0u64;
     dims.into_iter().all(|(stride, n)| {
         let is_apart = stride > reach;

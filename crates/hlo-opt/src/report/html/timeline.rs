@@ -4,6 +4,7 @@ use hlo_analysis::time::{Exchange, Lane, Span, exchange_of};
 use hlo_cluster::Collective;
 use hlo_ir::Opcode;
 use hlo_ir::op::CostRule;
+use hlo_sort::SharedSort;
 use serde_json::{Value, json};
 
 use super::escape::shortened;
@@ -148,7 +149,7 @@ pub(super) fn side(title: &str, view: &View, figures: &Figures) -> Option<Value>
     ];
     let bars_of = |wanted: Option<Lane>| {
         let mut bars: Vec<Bar> = spans.iter().filter(|span| span.lane == wanted).map(Bar::of).collect();
-        bars.sort_by(|a, b| a.start_s.total_cmp(&b.start_s));
+        bars.shared_sort_by(|a, b| a.start_s.total_cmp(&b.start_s));
         bars
     };
     let bars = bounded(lanes.iter().map(|(lane, _)| bars_of(*lane)).collect(), time.critical_path_s);
