@@ -608,6 +608,33 @@ fn a_report_never_takes_the_place_of_the_output() {
 }
 
 #[test]
+fn what_is_no_module_never_takes_the_place_of_an_input() {
+    let dir = folder("input_stays");
+    let text = std::fs::read_to_string(sample("passes/make-async/annotated-result.hlo")).expect("the sample");
+    let file = dir.join("step.hlo");
+    std::fs::write(&file, &text).expect("the copy");
+    let (step, also) = (file.display().to_string(), dir.join("./step.hlo").display().to_string());
+    for (args, flag) in [
+        (&["--report-file", &also, &step][..], "--report-file"),
+        (&["--emit", "plan", &step, "-o", &also], "-o with --emit"),
+        (&["eval", &step, "-o", &also], "-o"),
+        (&["run", "--backend", "host", &step, "-o", &also], "-o"),
+        (&["run", "--backend", "host", &step, "--times", &also], "--times"),
+        (&["prove", &step, &step, "--certificate", &also], "--certificate"),
+        (&["plan", "parallel", &step, "--dump-problem", &also], "--dump-problem"),
+    ] {
+        let outcome = run(args);
+        let expected = format!("{flag}: expected another file than the input's");
+        assert!(outcome.code == 2 && outcome.stderr.contains(&expected), "{args:?}: {}", outcome.stderr);
+        assert_eq!(std::fs::read_to_string(&file).ok().as_ref(), Some(&text), "{args:?}");
+    }
+    // A module in the place of a module is what -o is for; a file that is named twice is one.
+    let outcome = run(&["--pass", "dce", &step, &also, "-q", "-o", &also]);
+    assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+    assert!(std::fs::read_to_string(&file).is_ok_and(|now| now.contains("ENTRY")));
+}
+
+#[test]
 fn notes_and_errors_say_what_helps() {
     let global = sample("programs/mlp_adam_pjit2d.unopt.hlo");
     let said = |args: &[&str]| run(args).stderr;

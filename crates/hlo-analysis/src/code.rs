@@ -32,7 +32,7 @@ pub fn code_computations(module: &Module) -> Vec<CompId> {
 pub fn pinned_by_control(module: &Module, comp: CompId) -> EntitySet<InstId> {
     let mut pinned = EntitySet::new();
     for &inst in &module.comp(comp).insts {
-        let predecessors = module.inst(inst).marks.as_ref().map_or(&[][..], |m| &m.control_predecessors);
+        let predecessors = module.inst(inst).control_predecessors();
         if !predecessors.is_empty() {
             pinned.insert(inst);
             pinned.extend(predecessors.iter().copied());

@@ -88,8 +88,7 @@ fn flatten_in(module: &mut Module, comp: CompId, report: &mut PassReport) -> Res
     let (pinned, users) = (pinned_by_control(module, comp), module.users());
     let mut followers = users.clone();
     for &inst in &module.comp(comp).insts {
-        let before = module.inst(inst).marks.iter().flat_map(|marks| &marks.control_predecessors);
-        before.for_each(|&before| followers[before].push(inst));
+        module.inst(inst).control_predecessors().iter().for_each(|&before| followers[before].push(inst));
     }
     let mut rewrite = Rewrite::new(module, comp);
     let mut left: Vec<Decision> = Vec::new();

@@ -136,7 +136,7 @@ impl Product {
         let (Opcode::Dot, Attrs::Dot(attrs), &[lhs, rhs]) = (node.opcode, &node.attrs, node.operands.as_slice()) else {
             return None;
         };
-        if node.marks.as_ref().is_some_and(|marks| !marks.control_predecessors.is_empty()) {
+        if !node.control_predecessors().is_empty() {
             return None;
         }
         let array =

@@ -110,7 +110,7 @@ impl SplitConvolutions {
             && !attrs.sparsity_config.0.contains('=')
             && output.dtype.is_float()
             && [input, kernel, output].iter().all(|array| array.dynamic == 0 && array.n_elems() > 0)
-            && node.marks.as_ref().is_none_or(|marks| marks.control_predecessors.is_empty());
+            && node.control_predecessors().is_empty();
         if !is_plain {
             return None;
         }

@@ -118,8 +118,7 @@ impl Module {
 
     /// The same for the instructions that must have run before.
     pub fn map_control_predecessors(&mut self, inst: InstId, new: impl Fn(InstId) -> InstId) {
-        let mut before = self.inst(inst).marks.iter().flat_map(|marks| &marks.control_predecessors);
-        if before.any(|&earlier| new(earlier) != earlier) {
+        if self.inst(inst).control_predecessors().iter().any(|&earlier| new(earlier) != earlier) {
             self.inst_mut(inst).control_predecessors_mut().iter_mut().for_each(|earlier| *earlier = new(*earlier));
         }
     }
@@ -147,8 +146,7 @@ impl Module {
             while let Some((inst, next)) = stack.pop() {
                 state[inst] = 1;
                 let instruction = self.inst(inst);
-                let predecessors = instruction.marks.as_ref().map_or(&[][..], |m| &m.control_predecessors);
-                match instruction.operands.iter().chain(predecessors).nth(next).copied() {
+                match instruction.operands.iter().chain(instruction.control_predecessors()).nth(next).copied() {
                     Some(operand) => {
                         stack.push((inst, next + 1));
                         match state[operand] {
@@ -186,9 +184,7 @@ impl Module {
         let mut live: EntitySet<InstId> = EntitySet::with_capacity(self.n_inst_slots());
         while let Some(inst) = work.pop() {
             if live.insert(inst) {
-                let instruction = self.inst(inst);
-                work.extend(instruction.operands.iter().copied());
-                work.extend(instruction.marks.iter().flat_map(|m| m.control_predecessors.iter().copied()));
+                work.extend(self.needed(inst));
             }
         }
         live

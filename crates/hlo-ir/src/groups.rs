@@ -26,6 +26,9 @@ impl Default for ReplicaGroups {
     }
 }
 
+/// The longest list of ids that a tile or a mesh expands to.
+const MOST_IDS: usize = 1 << 24;
+
 /// `dims<=[reshape_dims]T(perm)`: iota over the product, reshaped, transposed, reshaped to `dims`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct IotaTile {
@@ -45,9 +48,24 @@ impl IotaTile {
         (n == m && self.perm.len() == self.reshape_dims.len() && n as u64 <= limit as u64).then_some(n as usize)
     }
 
+    /// What keeps a tile that does not [expand](Self::expand) from it, in words.
+    pub(crate) fn fault(&self) -> String {
+        let product = |dims: &Dims| dims.iter().try_fold(1i64, |n, &d| n.checked_mul(d));
+        if let Some(dim) = self.dims.iter().chain(&self.reshape_dims).find(|&&dim| dim <= 0) {
+            return format!("a dim of {dim}");
+        }
+        match (product(&self.dims), product(&self.reshape_dims)) {
+            (Some(places), Some(ids)) if places != ids => format!("{places} places for {ids} ids"),
+            (Some(n), Some(_)) if n <= MOST_IDS as i64 => {
+                format!("a transpose by {:?} of {} dims", self.perm.as_slice(), self.reshape_dims.len())
+            }
+            (_, _) => format!("more than {MOST_IDS} ids"),
+        }
+    }
+
     /// The ids in row-major order of `dims`; `None` if the tile is not well formed or above 2^24 ids.
     pub fn expand(&self) -> Option<Vec<i64>> {
-        let n = self.checked_len(1 << 24)?;
+        let n = self.checked_len(MOST_IDS)?;
         let rank = self.reshape_dims.len();
         let mut seen = vec![false; rank];
         for &p in &self.perm {
@@ -120,7 +138,7 @@ impl Mesh {
     /// Product of the axis sizes; `None` if one is not positive or above 2^24.
     pub fn n_devices(&self) -> Option<i64> {
         let n = self.axes.iter().try_fold(1i64, |n, (_, s)| if *s > 0 { n.checked_mul(*s) } else { None })?;
-        (n <= 1 << 24).then_some(n)
+        (n <= MOST_IDS as i64).then_some(n)
     }
 
     /// The number of places along these axes of the mesh; `None` if one of them is no axis of it.
@@ -130,6 +148,22 @@ impl Mesh {
             None => self.axes.iter().find(|(name, _)| *name == axis.name).map(|&(_, size)| size),
         };
         axes.iter().try_fold(1i64, |n, axis| n.checked_mul(size(axis)?))
+    }
+
+    /// What keeps a mesh without [devices](Self::devices) from having them, in words.
+    pub(crate) fn fault(&self) -> String {
+        if let Some((name, size)) = self.axes.iter().find(|(_, size)| *size <= 0) {
+            return format!("axis `{name}` of size {size}");
+        }
+        match (self.n_devices(), &self.device_ids) {
+            (None, _) => format!("more than {MOST_IDS} places"),
+            (Some(n), MeshDevices::List(ids)) => format!("{n} places for {} ids", ids.len()),
+            (Some(n), MeshDevices::Tile(tile)) => match tile.expand() {
+                Some(ids) => format!("{n} places for {} ids", ids.len()),
+                None => tile.fault(),
+            },
+            (Some(n), MeshDevices::Iota) => format!("{n} places"),
+        }
     }
 
     /// Device ids in row-major order of the axes.
@@ -192,6 +226,18 @@ impl MeshGroups {
 }
 
 impl ReplicaGroups {
+    /// What keeps an attribute that does not [expand](Self::expand) from it, in words.
+    pub(crate) fn fault(&self) -> String {
+        match self {
+            ReplicaGroups::List(_) => "lists".into(),
+            ReplicaGroups::Iota(tile) => tile.fault(),
+            ReplicaGroups::Mesh(groups) if groups.mesh.devices().is_none() => groups.mesh.fault(),
+            ReplicaGroups::Mesh(_) => {
+                "an axis that the mesh lacks, that does not divide so, or that comes twice".into()
+            }
+        }
+    }
+
     /// The groups as lists; `None` if the attribute is malformed (the verifier says where).
     pub fn expand(&self) -> Option<Vec<Vec<i64>>> {
         match self {
@@ -378,6 +424,37 @@ mod tests {
             perm: Dims::from_slice(&[1, 0]),
         };
         assert_eq!(ReplicaGroups::Iota(tile).expand().unwrap(), [[0, 2], [1, 3]]);
+    }
+
+    #[test]
+    fn what_does_not_expand_says_why() {
+        let tile = |dims: &[i64], reshape_dims: &[i64], perm: &[i64]| IotaTile {
+            dims: Dims::from_slice(dims),
+            reshape_dims: Dims::from_slice(reshape_dims),
+            perm: Dims::from_slice(perm),
+        };
+        let fault = |tile: IotaTile| {
+            assert_eq!(tile.expand(), None);
+            tile.fault()
+        };
+        assert_eq!(fault(tile(&[2, 2], &[3], &[0])), "4 places for 3 ids");
+        assert_eq!(fault(tile(&[2, 0], &[2], &[0])), "a dim of 0");
+        assert_eq!(fault(tile(&[2, 2], &[2, 2], &[0, 0])), "a transpose by [0, 0] of 2 dims");
+        assert_eq!(fault(tile(&[1 << 40, 1 << 40], &[1 << 40, 1 << 40], &[0, 1])), "more than 16777216 ids");
+        assert_eq!(fault(tile(&[1 << 25], &[1 << 25], &[0])), "more than 16777216 ids");
+        let mesh = |axes: &[(&str, i64)], device_ids| Mesh {
+            axes: axes.iter().map(|(name, size)| (name.to_string(), *size)).collect(),
+            device_ids,
+        };
+        let fault = |mesh: Mesh| {
+            assert_eq!(mesh.devices(), None);
+            mesh.fault()
+        };
+        assert_eq!(fault(mesh(&[("x", 2), ("y", 0)], MeshDevices::Iota)), "axis `y` of size 0");
+        assert_eq!(fault(mesh(&[("x", 2)], MeshDevices::List(vec![0, 1, 2]))), "2 places for 3 ids");
+        assert_eq!(fault(mesh(&[("x", 4)], MeshDevices::Tile(tile(&[2], &[2], &[0])))), "4 places for 2 ids");
+        assert_eq!(fault(mesh(&[("x", 4)], MeshDevices::Tile(tile(&[4], &[2], &[0])))), "4 places for 2 ids");
+        assert_eq!(fault(mesh(&[("x", 1 << 25)], MeshDevices::Iota)), "more than 16777216 places");
     }
 
     #[test]

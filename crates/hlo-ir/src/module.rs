@@ -42,6 +42,11 @@ pub struct Instruction {
 }
 
 impl Instruction {
+    /// Instructions that must have run before, beside its operands.
+    pub fn control_predecessors(&self) -> &[InstId] {
+        self.marks.as_ref().map_or(&[], |marks| &marks.control_predecessors)
+    }
+
     /// Instructions that must have run before, to be replaced by others.
     pub fn control_predecessors_mut(&mut self) -> &mut [InstId] {
         match &mut self.marks {
@@ -227,8 +232,7 @@ impl Module {
     /// What must have run before an instruction: its operands and control predecessors.
     pub fn needed(&self, inst: InstId) -> impl Iterator<Item = InstId> {
         let instruction = self.inst(inst);
-        let marks = instruction.marks.iter().flat_map(|marks| marks.control_predecessors.iter());
-        instruction.operands.iter().chain(marks).copied()
+        instruction.operands.iter().chain(instruction.control_predecessors()).copied()
     }
 
     /// The shape of an instruction's result.

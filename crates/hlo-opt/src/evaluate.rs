@@ -7,6 +7,7 @@ use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
 use crate::dump::is_before_partitioner;
 use crate::input::{Loaded, Source};
+use crate::output::expect_no_input;
 use crate::progress::Progress;
 use crate::{Failure, exit};
 use hlo_eval::global::GlobalProgram;
@@ -20,6 +21,7 @@ use std::time::Instant;
 /// # Errors
 /// Wrong usage, an invalid input, or an evaluation that cannot go on.
 pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+    expect_no_input("-o", args.output.as_ref(), &[&args.file])?;
     let chosen = ChosenInputs::parse(&args.inputs)?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");

@@ -28,8 +28,9 @@ use std::time::Duration;
 /// Wrong usage, an invalid input, a module that cannot be lowered, a run that fails here or in another rank.
 pub(crate) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let chosen = ChosenInputs::parse(&args.inputs)?;
-    for target in [args.output.as_deref(), args.times.as_deref()].into_iter().flatten() {
-        output::check_target(target)?;
+    for (flag, target) in [("-o", &args.output), ("--times", &args.times)] {
+        output::expect_no_input(flag, target.as_ref(), &[&args.file])?;
+        target.as_deref().map_or(Ok(()), output::check_target)?;
     }
     let seat = find_seat(args, console)?;
     let progress = Progress::start(console.shows_progress);

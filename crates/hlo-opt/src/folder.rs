@@ -187,9 +187,26 @@ fn stem(name: &str) -> &str {
 }
 
 fn begins_as_module(file: &Path) -> bool {
-    let mut head = [0u8; 9];
-    let n = File::open(file).and_then(|mut file| file.read(&mut head)).unwrap_or(0);
-    n > 0 && (head == *b"HloModule" || hlo_proto::is_binary(&head[..n]) || head.starts_with(GZIP))
+    let mut head = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(MAX_COMMENT_BYTES).read_to_end(&mut head));
+    let is_there = read.is_ok() && !head.is_empty();
+    is_there && (module_text(&head).is_some() || hlo_proto::is_binary(&head) || head.starts_with(GZIP))
+}
+
+/// Comments before a module that are looked through for it, where a list of files is made.
+const MAX_COMMENT_BYTES: u64 = 1 << 12;
+
+/// The text from the module's first word on, where nothing but comments and blank lines stands before it.
+fn module_text(bytes: &[u8]) -> Option<&[u8]> {
+    let mut rest = bytes;
+    loop {
+        rest = rest.trim_ascii_start();
+        if rest.starts_with(b"HloModule") {
+            return Some(rest);
+        }
+        let line = rest.starts_with(b"//").then(|| rest.iter().position(|&byte| byte == b'\n'))??;
+        rest = &rest[line..];
+    }
 }
 
 /// How a file that is packed with gzip begins (RFC 1952, section 2.3.1).
@@ -200,8 +217,8 @@ fn look(file: &Path, stage: Stage) -> Option<Candidate> {
     let mut bytes = Vec::new();
     File::open(file).ok()?.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
     let bytes = hlo_proto::unzip(bytes, MAX_BYTES).ok()?;
-    if bytes.starts_with(b"HloModule") {
-        return look_at_text(file, stage, &String::from_utf8_lossy(&bytes));
+    if let Some(text) = module_text(&bytes) {
+        return look_at_text(file, stage, &String::from_utf8_lossy(text));
     }
     let module = hlo_proto::read(&bytes).ok()?.module;
     let insts: Vec<InstId> = module.computations().iter().flat_map(|&comp| module.comp(comp).insts.clone()).collect();

@@ -4,6 +4,7 @@
 use crate::Failure;
 use crate::console::Console;
 use crate::folder::choose;
+use crate::output::is_same_file;
 use hlo_ir::diag::{Diagnostic, Entity, SourceMap, Span};
 use hlo_ir::{CompId, InstId, Module};
 use hlo_proto::Kept;
@@ -101,7 +102,13 @@ impl Source {
     /// # Errors
     /// As [`Source::read`].
     pub(crate) fn of(paths: &[PathBuf], console: &mut Console<'_>) -> Result<Source, Failure> {
-        match paths {
+        let mut distinct: Vec<PathBuf> = Vec::with_capacity(paths.len());
+        for path in paths {
+            if !distinct.iter().any(|known| known == path || is_same_file(known, path)) {
+                distinct.push(path.clone());
+            }
+        }
+        match distinct.as_slice() {
             [only] => Source::read(only, console),
             several => Source::read(&choose(several, console)?, console),
         }

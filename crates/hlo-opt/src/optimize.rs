@@ -25,7 +25,7 @@ use hlo_pass::report::Artifact;
 use hlo_pass::runner::{AfterPass, BoundPass, RunError, RunOptions, RunSummary, bind, run_pipeline};
 use hlo_pass::{Deadline, STACK_BYTES};
 use hlo_sort::SharedSort;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
@@ -98,10 +98,15 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
 /// Says so before any work if there can be no such report.
 ///
 /// # Errors
-/// A page without a file, or of what is no optimized HLO; a report in the place of the output.
+/// A page without a file, or of what is no optimized HLO; a report in the place of the output; what is no module in the place of an input.
 fn check_report(args: &OptimizeArgs) -> Result<(), Failure> {
+    let inputs: Vec<&Path> = args.files.iter().map(PathBuf::as_path).collect();
+    output::expect_no_input("--report-file", args.report_file.as_ref(), &inputs)?;
+    if args.emit != Emit::Hlo {
+        output::expect_no_input("-o with --emit", args.output.as_ref(), &inputs)?;
+    }
     if let (Some(report), Some(output)) = (&args.report_file, &args.output)
-        && is_same_file(report, output)
+        && output::is_same_file(report, output)
     {
         return Err(same_file(report));
     }
@@ -116,19 +121,6 @@ fn check_report(args: &OptimizeArgs) -> Result<(), Failure> {
         return usage("expected --emit hlo, found another output: a page compares modules");
     }
     if args.verify_only { usage("expected a run, found --verify-only") } else { Ok(()) }
-}
-
-/// Whether two paths name one file that is there or may be written.
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    let place = |path: &Path| {
-        std::fs::canonicalize(path).ok().or_else(|| {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            Some(std::fs::canonicalize(folder).ok()?.join(path.file_name()?))
-        })
-    };
-    // What is no plain file, as /dev/null, takes all that is written.
-    let is_plain = |path: &Path| std::fs::metadata(path).map_or(true, |found| found.is_file());
-    is_plain(one) && place(one).is_some_and(|place_of_one| place(other) == Some(place_of_one))
 }
 
 fn same_file(path: &Path) -> Failure {
@@ -179,8 +171,8 @@ fn write_directory(
         return Err(Failure::Usage(format!("{what}: expected one module, found {n_parts} with --split-input-file")));
     }
     let report = args.report_file.as_deref();
-    if let Some(report) =
-        report.filter(|report| names.iter().chain([&name]).any(|name| is_same_file(report, &directory.join(name))))
+    if let Some(report) = report
+        .filter(|report| names.iter().chain([&name]).any(|name| output::is_same_file(report, &directory.join(name))))
     {
         return Err(same_file(report));
     }

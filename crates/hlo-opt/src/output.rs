@@ -89,6 +89,33 @@ impl Drop for Passing {
     }
 }
 
+/// Whether two paths name one file that is there or may be written.
+pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        std::fs::canonicalize(path).ok().or_else(|| {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            Some(std::fs::canonicalize(folder).ok()?.join(path.file_name()?))
+        })
+    };
+    // What is no plain file, as /dev/null, takes all that is written.
+    let is_plain = |path: &Path| std::fs::metadata(path).map_or(true, |found| found.is_file());
+    is_plain(one) && place(one).is_some_and(|place_of_one| place(other) == Some(place_of_one))
+}
+
+/// Refuses to write what is no module in the place of a module that is read.
+///
+/// # Errors
+/// The path is that of an input.
+pub(crate) fn expect_no_input(flag: &str, path: Option<&PathBuf>, inputs: &[&Path]) -> Result<(), Failure> {
+    match path.filter(|path| inputs.iter().any(|input| is_same_file(input, path))) {
+        Some(path) => {
+            let path = path.display();
+            Err(Failure::Usage(format!("{flag}: expected another file than the input's, found `{path}` for both")))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Writes `bytes` to `path`; see [`write_whole_with`].
 ///
 /// # Errors

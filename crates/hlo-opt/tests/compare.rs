@@ -246,6 +246,47 @@ fn a_global_program_that_is_broken_is_told_from_what_was_made_of_it() {
 }
 
 #[test]
+fn a_result_whose_cut_nobody_says_is_cut_in_any_way() {
+    let folder = Folder::new("unsaid-cut");
+    let whole = folder.file(
+        "whole.hlo",
+        "HloModule g\n\nENTRY %main (x: f32[7], y: f32[8]) -> f32[7] {\n  %x = f32[7]{0} parameter(0)\n  %y = f32[8]{0} parameter(1)\n  \
+         ROOT %r = f32[7]{0} negate(%x)\n}\n",
+    );
+    // Devices 0 and 1 hold the first tile, 2 and 3 the second, of an element less; the one annotation that would fit says another order.
+    let local = |of_device: &str, op: &str| {
+        format!(
+            "HloModule l, num_partitions=4
+
+ENTRY %main (x: f32[7], y: f32[4]) -> f32[4] {{
+  %x = f32[7]{{0}} parameter(0), sharding={{replicated}}
+  %y = f32[4]{{0}} parameter(1), sharding={{devices=[2,2]<=[2,2]T(1,0) last_tile_dim_replicate}}
+  %zero = f32[] constant(0)
+  %padded = f32[8]{{0}} pad(%x, %zero), padding=0_1
+  %starts = s32[4]{{0}} constant({{{of_device}}})
+  %id = u32[] partition-id()
+  %own = s32[1]{{0}} dynamic-slice(%starts, %id), dynamic_slice_sizes={{1}}
+  %start = s32[] reshape(%own)
+  %tile = f32[4]{{0}} dynamic-slice(%padded, %start), dynamic_slice_sizes={{4}}
+  ROOT %r = f32[4]{{0}} {op}(%tile)
+}}
+"
+        )
+    };
+    let right = folder.file("right.hlo", &local("0, 0, 4, 4", "negate"));
+    expect(&["compare", &whole, &right], 0, &["the same: 1 outputs of the global program on 4 devices"]);
+    expect(&["prove", &whole, &right], 5, &["no annotation says how it is cut", "the results are the same"]);
+    // Nobody holds the second tile; three elements are of one tile and one of another; another function.
+    for (name, starts, op) in
+        [("missing", "0, 0, 0, 0", "negate"), ("shifted", "0, 0, 4, 3", "negate"), ("other", "0, 0, 4, 4", "abs")]
+    {
+        let wrong = folder.file(&format!("{name}.hlo"), &local(starts, op));
+        expect(&["compare", &whole, &wrong], 4, &["different (seed 0): output 0 (%r)"]);
+        expect(&["prove", &whole, &wrong], 4, &["refuted"]);
+    }
+}
+
+#[test]
 fn shapes_that_are_no_tiles_are_an_error() {
     let (program, other) = (sample("global/tp_mlp_sgd.unopt.hlo"), sample("global/fsdp_mlp_sgd.hlo"));
     expect(

@@ -144,6 +144,9 @@ pub fn run_pipeline(
             Err(PassError { diagnostic }) => return Err(fail(work, vec![diagnostic])),
         };
         let started = Instant::now();
+        if let Changed::Yes(_) = changed {
+            keep_result_sharding(module, &mut work);
+        }
         if let Changed::Yes(_) = changed
             && let Err(diagnostics) = hlo_ir::verify::verify(&work)
         {
@@ -167,6 +170,18 @@ pub fn run_pipeline(
         }
     }
     Ok(summary)
+}
+
+/// What the annotation of the entry's result says stays true where a pass puts another root of the same shape in the place of one.
+fn keep_result_sharding(before: &Module, after: &mut Module) {
+    let root = |module: &Module| module.comp(module.entry()?).root.expand();
+    let (Some(old), Some(new)) = (root(before), root(after)) else { return };
+    let is_lost = after.sharding(new).is_none()
+        && before.n_devices() == after.n_devices()
+        && before.shape(old).same_type(after.shape(new));
+    if let Some(sharding) = before.sharding(old).filter(|_| is_lost) {
+        after.marks_mut(new).sharding = Some(sharding.clone());
+    }
 }
 
 /// No pass may bring collectives into flight at once that share more than one device.

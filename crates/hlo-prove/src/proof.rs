@@ -431,6 +431,9 @@ fn judge_tiles(
         first = first.or(output.difference.take());
     }
     output.difference = first.or(output.difference.take());
+    if let Some(text) = output.difference.as_mut().filter(|_| layouts.is_assumed() && whole.dims != local.dims) {
+        text.push_str("; no annotation says how it is cut, `sharding=` on the second module's root would");
+    }
     Ok(())
 }
 

@@ -44,7 +44,7 @@ pub fn build_fusions(module: &mut Module, comp: CompId, groups: &[Group]) -> Res
                 *operand = new;
             }
         }
-        if module.inst(inst).marks.as_ref().is_some_and(|marks| !marks.control_predecessors.is_empty()) {
+        if !module.inst(inst).control_predecessors().is_empty() {
             let waits = &mut module.marks_mut(inst).control_predecessors;
             let mut seen = HashSet::new();
             waits.iter_mut().for_each(|member| *member = fusion_of.get(member).copied().unwrap_or(*member));

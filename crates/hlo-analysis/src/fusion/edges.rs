@@ -78,8 +78,7 @@ impl Edges {
             is_waited_for: InstMap::of(module, comp),
         };
         for &inst in &edges.order {
-            let marks = module.inst(inst).marks.as_ref();
-            let waits = marks.map_or(&[][..], |marks| marks.control_predecessors.as_slice());
+            let waits = module.inst(inst).control_predecessors();
             waits.iter().for_each(|&predecessor| edges.is_waited_for[predecessor] = true);
             edges.roles[inst] = role(module, inst);
             for &operand in &module.inst(inst).operands {
@@ -456,7 +455,7 @@ pub(super) fn role(module: &Module, inst: InstId) -> Role {
     let is_with_host = |inst: InstId| {
         module.shape(inst).as_array().is_some_and(|array| array.memory_space() == MemorySpace::Host.number())
     };
-    let has_order = instruction.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty());
+    let has_order = !instruction.control_predecessors().is_empty();
     let reads_arrays = instruction.operands.iter().all(|&o| module.shape(o).as_array().is_some());
     if is_with_host(inst) || instruction.operands.iter().any(|&operand| is_with_host(operand)) {
         return Role::Alone;

@@ -156,11 +156,8 @@ fn split_reductions(module: &mut Module, comp: CompId) -> usize {
 fn remove_idle_copies(module: &mut Module, comp: CompId) -> usize {
     let mut n_removed = 0;
     // What others wait for by a control dependency stays.
-    let named = |inst: &InstId| {
-        let marks = module.inst(*inst).marks.as_ref();
-        marks.map(|m| m.control_predecessors.clone()).unwrap_or_default()
-    };
-    let kept: HashSet<InstId> = module.comp(comp).insts.iter().flat_map(named).collect();
+    let named = |inst: &InstId| module.inst(*inst).control_predecessors();
+    let kept: HashSet<InstId> = module.comp(comp).insts.iter().flat_map(named).copied().collect();
     let mut source: InstMap<Option<InstId>> = InstMap::of(module, comp);
     for inst in module.comp(comp).insts.clone() {
         let operands = module.inst(inst).operands.clone();
@@ -170,9 +167,7 @@ fn remove_idle_copies(module: &mut Module, comp: CompId) -> usize {
             }
         }
         let instruction = module.inst(inst);
-        if instruction.opcode != Opcode::Copy
-            || kept.contains(&inst)
-            || instruction.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty())
+        if instruction.opcode != Opcode::Copy || kept.contains(&inst) || !instruction.control_predecessors().is_empty()
         {
             continue;
         }

@@ -30,7 +30,7 @@ pub(super) fn find_stages(module: &Module, comp: CompId, edges: &Edges) -> (Stag
         last_read: InstMap::of(module, comp),
     };
     for &inst in &edges.order {
-        let waits = module.inst(inst).marks.as_ref().map_or(&[][..], |marks| marks.control_predecessors.as_slice());
+        let waits = module.inst(inst).control_predecessors();
         let after = waits.iter().map(|&predecessor| finder.stages[predecessor] + 1).max().unwrap_or(0);
         let operands = module.inst(inst).operands.iter().zip(&edges.is_fusable[inst]);
         let least = operands.map(|(&operand, &is_fusable)| finder.stages[operand] + u32::from(!is_fusable));

@@ -101,7 +101,7 @@ fn by_depth(module: &Module, comp: CompId) -> Vec<InstId> {
     // How many instructions are less deep, by depth.
     let mut first: Vec<usize> = vec![0];
     for &inst in insts {
-        let depth = predecessors(module, inst).map(|p| depths[p] + 1).max().unwrap_or(0);
+        let depth = module.needed(inst).map(|p| depths[p] + 1).max().unwrap_or(0);
         depths[inst] = depth;
         first.resize(first.len().max(depth as usize + 2), 0);
         first[depth as usize + 1] += 1;
@@ -116,13 +116,6 @@ fn by_depth(module: &Module, comp: CompId) -> Vec<InstId> {
         *place += 1;
     }
     order
-}
-
-/// What must have run before an instruction.
-fn predecessors(module: &Module, inst: InstId) -> impl Iterator<Item = InstId> + '_ {
-    let instruction = module.inst(inst);
-    let controls = instruction.marks.as_ref().map_or(&[][..], |m| &m.control_predecessors);
-    instruction.operands.iter().chain(controls).copied()
 }
 
 /// The key and the bytes of a collective.
@@ -228,7 +221,7 @@ impl BucketPlanner<'_> {
                 number => self.buckets.get(number - 1).map_or(1, |b| b.members.len()),
             };
             let together = at..(at + n_together).min(self.order.len());
-            let depends = |i: usize| predecessors(self.module, self.order[i]).any(|p| self.marks[p] == self.stamp);
+            let depends = |i: usize| self.module.needed(self.order[i]).any(|p| self.marks[p] == self.stamp);
             if together.clone().any(depends) {
                 together.clone().for_each(|i| self.marks[self.order[i]] = self.stamp);
             } else if let Some(candidate) = self.candidates[inst].filter(|c| c.key_idx == key_idx) {

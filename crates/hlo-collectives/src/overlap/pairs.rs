@@ -65,8 +65,8 @@ fn pairs_of(module: &mut Module, comp: CompId, min_bytes: u64) -> (Vec<InstId>, 
 fn is_whole(module: &Module, inst: InstId) -> bool {
     let Flow::Collective(rule) = module.inst(inst).opcode.row().flow else { return false };
     let members = members_of(module, inst, exchange_of(rule));
-    let has_control = module.inst(inst).marks.as_ref().is_some_and(|marks| !marks.control_predecessors.is_empty());
-    !has_control && (!members.pairs.is_empty() || members.groups.iter().any(|group| group.len() > 1))
+    module.inst(inst).control_predecessors().is_empty()
+        && (!members.pairs.is_empty() || members.groups.iter().any(|group| group.len() > 1))
 }
 
 /// A pair that stands for a collective, and the computation that it begins. Whoever lists the computation anew takes the collective out of it.
@@ -109,7 +109,7 @@ pub(super) fn put_ends_late(module: &mut Module, comp: CompId) {
     for &inst in &order {
         let instruction = module.inst(inst);
         // An end that waits for something else too stays behind that.
-        let is_free = instruction.marks.as_ref().is_none_or(|marks| marks.control_predecessors.is_empty());
+        let is_free = instruction.control_predecessors().is_empty();
         if let (Flow::AsyncDone, Some(&start), true) =
             (instruction.opcode.row().flow, instruction.operands.first(), is_free)
             && matches!(module.inst(start).opcode.row().flow, Flow::AsyncStart(_))

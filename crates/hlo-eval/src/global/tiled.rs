@@ -3,7 +3,8 @@
 //! An input is cut as the per-device program's `sharding=` of its entry parameter says, or else as the global program's does. A result is cut as the user
 //! of the global program wrote. Where the user left that open, the partitioner was free, and its text need not say what it chose: then a result
 //! may be cut in any way that fits the shapes and that some annotation names: the per-device program's own of the result, none, those
-//! of its inputs, those within the global program's entry, in this order.
+//! of its inputs, those within the global program's entry, in this order. Where neither program says a word of the result, none of these
+//! need be the right one: then any way is right in which each device holds some tile, and each tile is held.
 
 use super::program::GlobalProgram;
 use crate::error::EvalError;
@@ -90,8 +91,16 @@ impl LeafTiles {
 #[derive(Clone, Debug)]
 pub struct TiledInterface {
     inputs: Vec<LeafTiles>,
-    /// For each result the ways in which it may be cut, the likeliest first.
-    outputs: Vec<Vec<LeafTiles>>,
+    outputs: Vec<OutputTiles>,
+}
+
+/// How a result may be cut.
+#[derive(Clone, Debug)]
+struct OutputTiles {
+    /// By annotations, the likeliest first.
+    ways: Vec<LeafTiles>,
+    /// Where no annotation of the result says how: each tile, as if all devices held it.
+    tiles: Vec<LeafTiles>,
 }
 
 impl TiledInterface {
@@ -126,9 +135,14 @@ impl TiledInterface {
         Ok(Inputs { leaves: leaves.collect::<Result<_, _>>()? })
     }
 
-    /// The ways in which a result may be cut, the likeliest first.
+    /// The ways in which a result may be cut that annotations name, the likeliest first.
     pub fn of_output(&self, leaf: usize) -> &[LeafTiles] {
-        self.outputs.get(leaf).map_or(&[], Vec::as_slice)
+        self.outputs.get(leaf).map_or(&[], |output| &output.ways)
+    }
+
+    /// The tiles of a result of which no annotation says how it is cut, each as if all devices held it; none where one says so.
+    pub fn tiles_of_unsaid(&self, leaf: usize) -> &[LeafTiles] {
+        self.outputs.get(leaf).map_or(&[], |output| &output.tiles)
     }
 }
 
@@ -153,7 +167,7 @@ fn output_tiles(
     first: &Module,
     last: &Module,
     n_devices: usize,
-) -> Result<Vec<Vec<LeafTiles>>, EvalError> {
+) -> Result<Vec<OutputTiles>, EvalError> {
     let (wholes, tiles) = (result_leaves(global), result_leaves(last));
     check_number("outputs", wholes.len(), tiles.len())?;
     let wrote = written_results(global)?;
@@ -180,7 +194,9 @@ fn output_tiles(
                 fitting.push(found);
             }
         }
-        if fitting.is_empty() {
+        let is_said = of_leaf(&wrote).is_some() || of_leaf(&own).is_some();
+        let tiles = if is_said { Vec::new() } else { every_tile(whole, tile, n_devices) };
+        if fitting.is_empty() && tiles.is_empty() {
             let by = match candidates.as_slice() {
                 [only] => format!("sharding={only} makes"),
                 _ => "an annotation makes".to_string(),
@@ -190,9 +206,36 @@ fn output_tiles(
                 "output {leaf}: expected the tiles that {by} of {whole}, found {tile}"
             )));
         }
-        out.push(fitting);
+        out.push(OutputTiles { ways: fitting, tiles });
     }
     Ok(out)
+}
+
+/// The tiles of `whole` that have the type and dims of `tile`, each as if all devices held it; none where there are more than devices.
+fn every_tile(whole: &ArrayShape, tile: &ArrayShape, n_devices: usize) -> Vec<LeafTiles> {
+    if whole.dtype != tile.dtype || whole.rank() != tile.rank() {
+        return Vec::new();
+    }
+    let counts: Dims = whole.dims.iter().zip(&tile.dims).map(|(&all, &part)| (all + part - 1) / part.max(1)).collect();
+    let n_tiles = counts.iter().try_fold(1i64, |n, &count| n.checked_mul(count.max(1))).unwrap_or(i64::MAX);
+    let grid = TileGrid {
+        tiles: counts.iter().map(|&count| count.max(1)).collect(),
+        ..TileGrid::replicated(whole.rank(), n_devices)
+    };
+    if n_tiles > n_devices as i64 || grid.tile_dims(&whole.dims) != tile.dims {
+        return Vec::new();
+    }
+    (0..n_tiles)
+        .map(|number| {
+            let mut rest = number;
+            let mut place = Dims::from_elem(0, grid.tiles.len());
+            for (at, &count) in place.iter_mut().zip(&grid.tiles).rev() {
+                (*at, rest) = (rest % count, rest / count);
+            }
+            let grid = TileGrid { of_device: vec![place; n_devices], ..grid.clone() };
+            LeafTiles { sharding: replicated(), grid, dims: whole.dims.clone() }
+        })
+        .collect()
 }
 
 fn check_number(what: &str, expected: usize, found: usize) -> Result<(), EvalError> {

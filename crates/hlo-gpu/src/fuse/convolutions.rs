@@ -335,7 +335,7 @@ impl Found<'_> {
                 }
                 let own = self.group_of.get(&inst);
                 let is_after = own.is_some_and(|group| fusions_after.contains(group))
-                    || self.needs(inst).any(|other| relations[other] != Relation::None);
+                    || self.module.needed(inst).any(|other| relations[other] != Relation::None);
                 if is_after {
                     relations[inst] = Relation::After;
                     fusions_after.extend(own);
@@ -345,12 +345,6 @@ impl Found<'_> {
                 return relations;
             }
         }
-    }
-
-    fn needs(&self, inst: InstId) -> impl Iterator<Item = InstId> {
-        let node = self.module.inst(inst);
-        let order = node.marks.as_ref().map(|marks| marks.control_predecessors.as_slice()).unwrap_or_default();
-        node.operands.iter().chain(order).copied()
     }
 
     /// The convolution and what can be computed of its elements one by one, and how all stand to these.

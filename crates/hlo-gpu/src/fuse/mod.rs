@@ -146,13 +146,12 @@ impl Pass for Fuse {
 
 /// Whether an instruction waits for others beside its operands.
 fn has_order(module: &Module, inst: InstId) -> bool {
-    module.inst(inst).marks.as_ref().is_some_and(|marks| !marks.control_predecessors.is_empty())
+    !module.inst(inst).control_predecessors().is_empty()
 }
 
 /// What others wait for. A fusion does not stand for its members: these would be computed a second time, outside of it.
 fn waited_for(module: &Module, comp: CompId) -> HashSet<InstId> {
-    let marks = module.comp(comp).insts.iter().filter_map(|&inst| module.inst(inst).marks.as_ref());
-    marks.flat_map(|marks| marks.control_predecessors.iter().copied()).collect()
+    module.comp(comp).insts.iter().flat_map(|&inst| module.inst(inst).control_predecessors()).copied().collect()
 }
 
 fn cycle(inst: InstId) -> PassError {

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::convert::build_buffer;
-use super::{Buffer, ConstantValue, Element, Literal, Scalar};
+use super::{Buffer, ConstantValue, Element, Literal, Scalar, element_count};
 use crate::dtype::{DType, NumberClass};
 use crate::float::complex::Complex;
 use crate::float::minifloat::{Format, Specials, narrow_f64, widen_f32};
@@ -49,7 +49,7 @@ pub fn parse_scalar(dtype: DType, token: &str) -> Parsed<Scalar> {
 }
 
 /// Reads an array of `dtype[dims]` from `text` at `*pos` and moves `*pos` behind it. Memory is bounded by the text read,
-/// not by the dims, but for an array whose text is one number. `{...}` gives [`ConstantValue::Elided`].
+/// not by the dims, but for an array whose text is one number. `{...}` gives [`ConstantValue::Elided`], but for an array without elements.
 pub fn parse_literal(text: &[u8], pos: &mut usize, dtype: DType, dims: &[i64]) -> Parsed<ConstantValue> {
     let mut cursor = Cursor { text, pos: *pos };
     let data = match dtype {
@@ -85,8 +85,13 @@ pub fn parse_literal(text: &[u8], pos: &mut usize, dtype: DType, dims: &[i64]) -
             .map(|elems| elems.map(|elems| build_buffer(dtype, elems.into_iter()))),
     }?;
     *pos = cursor.pos;
-    let Some(data) = data else { return Ok(ConstantValue::Elided) };
-    Literal::new(dtype, dims, data).map(ConstantValue::Array).map_err(|error| LiteralError {
+    let literal = match data {
+        Some(data) => Literal::new(dtype, dims, data),
+        // What is left out of an array without elements is known.
+        None if element_count(dims) == Some(0) => Literal::zeros(dtype, dims),
+        None => return Ok(ConstantValue::Elided),
+    };
+    literal.map(ConstantValue::Array).map_err(|error| LiteralError {
         offset: *pos,
         expected: Cow::Borrowed("as many elements as the shape has"),
         found: error.to_string(),
@@ -213,7 +218,7 @@ fn first_of_zeros<T: Clone>(
     zero: T,
     mut elem: impl FnMut(&mut Cursor<'_>) -> Parsed<T>,
 ) -> Parsed<Vec<T>> {
-    let n_elems = super::element_count(dims).filter(|&n| n <= MOST_ZEROS);
+    let n_elems = element_count(dims).filter(|&n| n <= MOST_ZEROS);
     let Some(n_elems) = n_elems else {
         return Err(cursor.error(format!("`{{`, as an array of more than {MOST_ZEROS} elements is not one number")));
     };
@@ -224,7 +229,7 @@ fn first_of_zeros<T: Clone>(
 
 /// A capacity that neither the dims nor the text exceed: every element takes at least two bytes of text.
 fn first_capacity(cursor: &Cursor<'_>, dims: &[i64]) -> usize {
-    let n_elems = super::element_count(dims).unwrap_or(0);
+    let n_elems = element_count(dims).unwrap_or(0);
     n_elems.min(cursor.text.len().saturating_sub(cursor.pos) / 2 + 1)
 }
 

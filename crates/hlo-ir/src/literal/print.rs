@@ -93,6 +93,16 @@ impl ConstantValue {
     }
 }
 
+/// Of an array without elements, `f32[1000000,0]`, the text is as long as the dims say, and says nothing. With more rows it is `{...}`,
+/// which is read as that array, here and by XLA.
+const MOST_EMPTY_ROWS: u64 = 1 << 16;
+
+/// The rows of an array without elements; 0 for one that has some.
+fn empty_rows(dims: &[i64]) -> u64 {
+    let before = dims.iter().position(|&dim| dim == 0).and_then(|zero| dims.get(..zero));
+    before.map_or(0, |dims| dims.iter().fold(1, |rows, &dim| rows.saturating_mul(dim.max(0) as u64)))
+}
+
 /// Writes all elements with the braces of `dims`.
 fn write_all<T>(dims: &[i64], elems: &[T], out: &mut String, mut write_elem: impl FnMut(&T, &mut String)) {
     match dims {
@@ -102,6 +112,7 @@ fn write_all<T>(dims: &[i64], elems: &[T], out: &mut String, mut write_elem: imp
             write_row(elems, out, &mut write_elem);
             out.push('}');
         }
+        _ if empty_rows(dims) > MOST_EMPTY_ROWS => out.push_str("{...}"),
         _ => write_nested(dims, 0, elems, out, &mut write_elem),
     }
 }

@@ -204,6 +204,23 @@ fn a_number_in_the_place_of_an_array_is_its_first_element() {
 }
 
 #[test]
+fn arrays_without_elements_have_short_texts() {
+    let empty = |dims: &[i64]| ConstantValue::Array(Literal::zeros(DType::S64, dims).unwrap());
+    for (dims, expected) in [
+        (&[3, 0][..], "{ {}, {}, {} }"),
+        (&[0, 1 << 40], "{  }"),
+        (&[1 << 20, 0], "{...}"),
+        (&[1 << 40, 1 << 40, 0, 2], "{...}"),
+    ] {
+        let mut out = String::new();
+        empty(dims).write_text(&mut out);
+        assert_eq!(out, expected, "{dims:?}");
+        assert_eq!(parse(DType::S64, dims, expected).unwrap(), empty(dims), "{dims:?}");
+        assert_eq!(parse(DType::S64, dims, "{...}").unwrap(), empty(dims), "{dims:?}");
+    }
+}
+
+#[test]
 fn elided_and_tuple_values_print() {
     assert_eq!(parse(DType::F32, &[100], "{ ... }").unwrap(), ConstantValue::Elided);
     let value = ConstantValue::Tuple(vec![

@@ -81,8 +81,7 @@ pub(super) fn instruction_order(module: &Module, comp: CompId, state: &mut Secon
             }
             visit.is_open = true;
             let found = module.inst(inst);
-            let predecessors = found.marks.iter().flat_map(|marks| &marks.control_predecessors);
-            let before = found.operands.iter().rev().chain(predecessors);
+            let before = found.operands.iter().rev().chain(found.control_predecessors());
             stack.extend(before.filter(|&&before| !state[before].is_open));
         }
     }

@@ -81,12 +81,7 @@ fn check_new_groups(
     cover: Participation,
 ) {
     let Some(lists) = groups.expand() else {
-        return cx.at_inst(
-            "groups-well-formed",
-            inst,
-            "groups that expand to lists of ids",
-            "a malformed tile or mesh",
-        );
+        return cx.at_inst("groups-well-formed", inst, "groups that expand to lists of ids", groups.fault());
     };
     if lists.is_empty() {
         if mode == GroupMode::Flattened {

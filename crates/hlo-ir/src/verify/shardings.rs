@@ -5,7 +5,7 @@ use crate::attrs::Marks;
 use crate::groups::MeshGroups;
 use crate::module::InstId;
 use crate::shape::Shape;
-use crate::sharding::{LeafSharding, NamedSharding, Sharding, ShardingKind, Tiling, WholeMesh};
+use crate::sharding::{LeafSharding, NamedSharding, Sharding, ShardingKind, TileDevices, Tiling, WholeMesh};
 use hlo_sort::SharedSort;
 
 pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId, marks: &Marks) {
@@ -86,8 +86,18 @@ fn check_tiling(cx: &mut Verifier<'_>, inst: InstId, tiling: &Tiling, shape: &Sh
         (Some(ids), Some(n)) => {
             cx.at_inst("sharding-device-count", inst, format_args!("{n} devices for {n} tiles"), ids.len());
         }
-        (None, _) | (_, None) => {
-            cx.at_inst("sharding-device-count", inst, "a tile of devices that multiplies up", "a malformed one");
+        (_, None) => cx.at_inst(
+            "sharding-device-count",
+            inst,
+            "dims of 1 or more for tiles",
+            format_args!("{:?}", tiling.dims.as_slice()),
+        ),
+        (None, Some(_)) => {
+            let found = match &tiling.devices {
+                TileDevices::Iota(tile) => tile.fault(),
+                TileDevices::List(ids) => format!("{} devices", ids.len()),
+            };
+            cx.at_inst("sharding-device-count", inst, "a device for each tile", found);
         }
     }
     check_rank(cx, inst, tiling.data_rank(), shape);
@@ -104,7 +114,7 @@ fn check_named(cx: &mut Verifier<'_>, inst: InstId, named: &NamedSharding, shape
                 "sharding-device-count",
                 inst,
                 "a mesh with one device for each place",
-                "a malformed one",
+                named.mesh.fault(),
             );
         }
     }

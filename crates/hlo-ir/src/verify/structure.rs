@@ -74,12 +74,10 @@ fn check_computation(cx: &mut Verifier<'_>, seen: &mut Seen, order: u32, id: Com
                 cx.at_inst("operand-order", inst, "operands of its computation, before it", found);
             }
         }
-        if let Some(marks) = &node.marks {
-            for &before in &marks.control_predecessors {
-                if before == inst || seen.insts.get(before.index()) != Some(&order) {
-                    let found = name_or_number(module, before);
-                    cx.at_inst("control-order", inst, "control predecessors of its computation, before it", found);
-                }
+        for &before in node.control_predecessors() {
+            if before == inst || seen.insts.get(before.index()) != Some(&order) {
+                let found = name_or_number(module, before);
+                cx.at_inst("control-order", inst, "control predecessors of its computation, before it", found);
             }
         }
         check_row(cx, inst);

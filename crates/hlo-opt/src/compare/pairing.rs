@@ -1,7 +1,7 @@
 //! Per-device programs and global ones: how a reference and what is compared with it are run on the same inputs, and which of their
 //! arrays belong together.
 
-use super::difference::{LeafDifference, Tolerance, of_leaf};
+use super::difference::{FirstDifference, LeafDifference, Tolerance, of_leaf};
 use super::signature;
 use crate::Failure;
 use crate::arrays::ChosenInputs;
@@ -9,7 +9,8 @@ use crate::console::Console;
 use hlo_audit::find_global_mark;
 use hlo_eval::global::{GlobalProgram, TiledInterface};
 use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs, run};
-use hlo_ir::Module;
+use hlo_ir::{Literal, Module};
+use std::sync::Arc;
 
 /// Whether a module shows by itself that its shapes are those of whole values.
 pub(crate) fn is_global(module: &Module) -> bool {
@@ -162,6 +163,10 @@ fn run_chain(chain: &[&Module], mut inputs: Inputs, options: &EvalOptions) -> Re
 /// For each output the numbers of the ways in which it may be cut that no trial has refuted.
 pub(super) struct Ways {
     alive: Vec<Vec<usize>>,
+    /// For each output whose cut nobody says, and that annotations' ways do not fit: the tiles that each device may hold.
+    held: Vec<Option<Vec<Vec<usize>>>>,
+    /// The outputs that one of the annotations' ways fitted.
+    is_cut: Vec<bool>,
 }
 
 impl Ways {
@@ -171,7 +176,11 @@ impl Ways {
             Candidate::Devices(_) | Candidate::Global(_) => 1,
             Candidate::Tiles(_, interface) => interface.of_output(leaf).len(),
         };
-        Ways { alive: (0..n_outputs).map(|leaf| (0..n_ways(leaf)).collect()).collect() }
+        Ways {
+            alive: (0..n_outputs).map(|leaf| (0..n_ways(leaf)).collect()).collect(),
+            held: vec![None; n_outputs],
+            is_cut: vec![false; n_outputs],
+        }
     }
 
     /// The differences of one trial, each output by the first way in which it does not differ, or by the nearest; ways in which an
@@ -202,12 +211,65 @@ impl Ways {
                 seen.push((way, LeafDifference { cut: Some(tiles.sharding.to_string()), ..difference }));
             }
             let equal: Vec<usize> = seen.iter().filter(|(_, d)| d.first.is_none()).map(|(way, _)| *way).collect();
-            if let Some(slot) = self.alive.get_mut(leaf).filter(|_| !equal.is_empty()) {
-                *slot = equal;
+            if !equal.is_empty() {
+                self.alive[leaf] = equal;
+                self.is_cut[leaf] = true;
+            } else if !self.is_cut[leaf]
+                && let Some(difference) = self.by_content(leaf, interface, (wholes, found), tolerance)?
+                && (difference.first.is_none() || seen.is_empty())
+            {
+                out.push(difference);
+                continue;
             }
             let nearest = seen.into_iter().map(|(_, d)| d).min_by_key(|d| d.n_different);
             out.push(nearest.ok_or_else(|| EvalError::invalid(format!("output {leaf} is cut in no way that fits")))?);
         }
         Ok(out)
+    }
+
+    /// An output whose cut nobody says is the same where each device holds one of its tiles, the same one in all trials, and each tile is
+    /// held by a device. `None` where it is known how the output is cut.
+    fn by_content(
+        &mut self,
+        leaf: usize,
+        interface: &TiledInterface,
+        (wholes, found): (&[Arc<Literal>], &[Arc<Literal>]),
+        tolerance: Tolerance,
+    ) -> Result<Option<LeafDifference>, EvalError> {
+        let whole = of_leaf(wholes, wholes, tolerance);
+        let mut held: Vec<Vec<usize>> = vec![Vec::new(); found.len()];
+        // Of each device how it differs from the nearest tile, and of each tile how the nearest device does.
+        let mut of_device: Vec<Option<LeafDifference>> = vec![None; found.len()];
+        let mut of_tile: Vec<Option<LeafDifference>> = Vec::new();
+        for (number, tile) in interface.tiles_of_unsaid(leaf).iter().enumerate() {
+            let (expected, found) = (tile.of_wholes(wholes)?, tile.without_padding(found)?);
+            of_tile.push(None);
+            for (device, (expected, found)) in expected.iter().zip(&found).enumerate() {
+                if self.held[leaf].as_ref().is_some_and(|known| !known[device].contains(&number)) {
+                    continue;
+                }
+                let mut difference = of_leaf(std::slice::from_ref(expected), std::slice::from_ref(found), tolerance);
+                difference.first = difference.first.map(|first| FirstDifference { device, ..first });
+                if difference.largest_error <= whole.allowed {
+                    held[device].push(number);
+                }
+                for nearest in [&mut of_device[device], &mut of_tile[number]] {
+                    if nearest.as_ref().is_none_or(|known| difference.n_different < known.n_different) {
+                        *nearest = Some(difference.clone());
+                    }
+                }
+            }
+        }
+        let idle = held.iter().position(Vec::is_empty).and_then(|device| of_device[device].take());
+        let is_held = |number: usize| held.iter().any(|tiles| tiles.contains(&number));
+        let missing = (0..of_tile.len()).find(|&number| !is_held(number)).and_then(|number| of_tile[number].take());
+        match idle.or(missing) {
+            Some(difference) => Ok(Some(difference)),
+            None if of_tile.is_empty() => Ok(None),
+            None => {
+                self.held[leaf] = Some(held);
+                Ok(Some(whole))
+            }
+        }
     }
 }

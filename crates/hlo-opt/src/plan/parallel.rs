@@ -5,7 +5,7 @@ use super::time_text;
 use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
 use crate::machine::Chosen;
-use crate::output::{check_target, write_whole};
+use crate::output::{check_target, expect_no_input, write_whole};
 use crate::progress::Progress;
 use crate::{Failure, exit, machine, registry};
 use hlo_analysis::Analyses;
@@ -36,6 +36,9 @@ const DEFAULT_DEVICES: usize = 8;
 /// # Errors
 /// An invalid input or machine, a program with manual regions, or a memory limit that no plan keeps.
 pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
+    for (flag, target) in [("--dump-problem", &args.dump_problem), ("--pack", &args.pack), ("--unpack", &args.unpack)] {
+        expect_no_input(flag, target.as_ref(), &[&args.file])?;
+    }
     let (source, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
     let mut module = loaded.module.clone();
     args.output.as_deref().map_or(Ok(()), check_target)?;

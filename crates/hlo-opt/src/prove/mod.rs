@@ -9,7 +9,7 @@ mod text;
 use crate::compare::{Judge, Reference, of_verdict, read_chain};
 use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
-use crate::output::write_whole;
+use crate::output::{expect_no_input, write_whole};
 use crate::params::Said;
 use crate::progress::Progress;
 use crate::{Failure, exit};
@@ -64,6 +64,7 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     if args.before == stdin && args.after == stdin {
         return Err(Failure::Usage("expected stdin in the place of one module, found - twice".into()));
     }
+    expect_no_input("--certificate", args.certificate.as_ref(), &[&args.before, &args.after])?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
     let (source, loaded) = read_completed_of_any_kind(&args.before, args.judge.counts, console)?;

@@ -86,9 +86,13 @@ fn private_file() -> io::Result<(PathBuf, Passing)> {
     }
 }
 
-/// A path as one word of the shell.
+/// A path as one word of the shell; without quotes where it needs none, so that `"{}"` is that word too.
 fn quoted(path: &Path) -> String {
-    format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
+    let text = path.display().to_string();
+    match text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte)) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
 }
 
 /// A running shell and what it started; all are ended when it is dropped.
@@ -138,6 +142,7 @@ mod tests {
     #[test]
     fn the_shell_takes_a_path_as_one_word() {
         assert_eq!(quoted(Path::new("/a b/it's.hlo")), "'/a b/it'\\''s.hlo'");
+        assert_eq!(quoted(Path::new("/tmp/hlo-opt-reduce-1-0.hlo")), "/tmp/hlo-opt-reduce-1-0.hlo");
         let question = Question::new("grep -q yes", Duration::from_secs(20)).unwrap();
         assert_eq!(question.ask("yes"), Ok(Answer::Yes));
         assert_eq!(question.ask("no"), Ok(Answer::No(Some(1))));

@@ -150,8 +150,7 @@ fn redirect(module: &mut Module, replaced: &BTreeMap<InstId, InstId>) {
             if instruction.operands.iter().any(|operand| replaced.contains_key(operand)) {
                 module.inst_mut(inst).operands.iter_mut().for_each(|operand| *operand = last(*operand));
             }
-            let marks = module.inst(inst).marks.as_ref();
-            if marks.is_some_and(|marks| marks.control_predecessors.iter().any(|p| replaced.contains_key(p))) {
+            if module.inst(inst).control_predecessors().iter().any(|p| replaced.contains_key(p)) {
                 module.marks_mut(inst).control_predecessors.retain(|p| !replaced.contains_key(p));
             }
         }

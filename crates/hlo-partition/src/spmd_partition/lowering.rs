@@ -499,7 +499,7 @@ impl<'m> Lowering<'m> {
     /// What an instruction becomes.
     fn lower(&mut self, inst: InstId) -> Result<Leaves, PartitionError> {
         let node = self.module.inst(inst);
-        if node.marks.as_ref().is_some_and(|marks| !marks.control_predecessors.is_empty()) {
+        if !node.control_predecessors().is_empty() {
             return Err(self.refuse(inst, "expected no control predecessors, found some"));
         }
         let operands = node.operands.clone();

@@ -179,7 +179,7 @@ impl Reader<'_> {
     fn instruction(&mut self, inst: InstId) -> Result<TermId, BridgeError> {
         let node = self.module.inst(inst).clone();
         self.dims(inst)?;
-        if node.marks.as_ref().is_some_and(|m| !m.control_predecessors.is_empty()) {
+        if !node.control_predecessors().is_empty() {
             return self.fail(inst, "control predecessors");
         }
         let is_of_type = self.module.shape(inst).as_array().is_some_and(|a| a.dtype == self.region.dtype);

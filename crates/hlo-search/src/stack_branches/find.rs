@@ -334,10 +334,9 @@ fn without_circles(module: &Module, mut branches: Branches) -> Option<Branches> 
     let mut n_open: SecondaryMap<InstId, usize> = SecondaryMap::new();
     let mut takers: SecondaryMap<InstId, Vec<InstId>> = SecondaryMap::new();
     for &inst in &insts {
-        let predecessors = module.inst(inst).marks.iter().flat_map(|marks| &marks.control_predecessors);
-        for &operand in module.inst(inst).operands.iter().chain(predecessors) {
+        for needed in module.needed(inst) {
             n_open[node(inst)] += 1;
-            takers[node(operand)].push(node(inst));
+            takers[node(needed)].push(node(inst));
         }
     }
     let is_node = |inst: &&InstId| node(**inst) == **inst;

@@ -305,7 +305,7 @@ impl<'m> Writer<'m> {
 
     /// Whether something must have run before.
     fn is_ordered(&self, inst: InstId) -> bool {
-        self.module.inst(inst).marks.as_ref().is_some_and(|marks| !marks.control_predecessors.is_empty())
+        !self.module.inst(inst).control_predecessors().is_empty()
     }
 
     /// The computation `a + b`.
