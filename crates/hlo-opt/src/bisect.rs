@@ -10,6 +10,7 @@ use crate::params::Said;
 use crate::progress::Progress;
 use crate::{Failure, descriptions, exit, presets, registry};
 use hlo_analysis::Analyses;
+use hlo_eval::global::GlobalProgram;
 use hlo_ir::Module;
 use hlo_ir::devices::find_n_devices;
 use hlo_ir::print::{PrintOptions, print_module};
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &BisectArgs, console: &mut Console<'_>) -> Result<u8, Fa
     let mut module = loaded.module.clone();
     // What brings the state into shards and back, once a pass has changed the signature.
     let (mut shard, mut unshard): (Option<Module>, Option<Module>) = (None, None);
-    let mut n_compared = 0;
+    let (mut n_compared, mut n_devices) = (0, loaded.module.n_devices());
     for (i, pass) in passes.iter().enumerate() {
         progress.now(&format!("pass {} of {}: {}", i + 1, passes.len(), pass.name));
         let before = module.clone();
@@ -56,6 +57,12 @@ pub(crate) fn run(args: &BisectArgs, console: &mut Console<'_>) -> Result<u8, Fa
                 ("unshard.hlo", Artifact::Module(found)) => unshard = Some(*found),
                 (_, Artifact::Module(_) | Artifact::Text(_)) => {}
             }
+        }
+        // A step of one device is the whole of what a pass has put onto several.
+        if module.n_devices() != n_devices && loaded.module.n_devices() == 1 {
+            n_devices = module.n_devices();
+            let whole = GlobalProgram::on(&loaded.module, n_devices).map_err(|error| wrong(error.to_string()))?;
+            judge = Judge::new(&args.judge, &source.name, Reference::Global(Box::new(whole)))?;
         }
         let chain: Vec<&Module> = shard.iter().chain([&module]).chain(&unshard).collect();
         let verdict =

@@ -171,6 +171,18 @@ fn a_preset_is_bisected_with_its_state_in_shards() {
 }
 
 #[test]
+fn a_step_of_one_device_is_bisected_through_its_partition() {
+    let step = sample("search/mlp.6.hlo");
+    let pipeline = "search-parallelization{devices=3},spmd-partition,simplify-tuples,cse,dce";
+    expect(&["bisect", &step, "--pass", pipeline, "--trials", "1"], 0, &["no pass changes the results: 5 passes, "]);
+    expect(
+        &["bisect", &step, "--preset", "auto-parallel{devices=2}", "--trials", "1"],
+        0,
+        &["no pass changes the results"],
+    );
+}
+
+#[test]
 fn a_global_program_runs_as_a_whole_in_both_forms() {
     let folder = Folder::new("global-eval");
     for form in ["unopt", "unopt_gspmd"] {

@@ -67,7 +67,8 @@ pub fn read_npy(bytes: &[u8]) -> Result<Literal, EvalError> {
     };
     let descr = field("descr").and_then(|f| f.strip_prefix('\'')?.split('\'').next());
     let descr = descr.ok_or_else(|| damaged("expected a plain element type"))?;
-    let name = |n: &str| n.replace('=', "<");
+    // Types of other packages, as bf16 of ml_dtypes, are named with and without an order of bytes.
+    let name = |n: &str| n.replace('=', "<").replace("<V", "|V");
     let dtype = DESCR.iter().find(|(known, _)| *known == name(descr)).map(|(_, dtype)| *dtype);
     let dtype = dtype.ok_or_else(|| damaged(&format!("element type `{descr}` is not supported")))?;
     let dims = field("shape").and_then(|f| f.strip_prefix('(')?.split(')').next());
