@@ -4,11 +4,11 @@
 use crate::Failure;
 use crate::console::Console;
 use crate::folder::choose;
-use crate::output::is_same_file;
 use hlo_ir::diag::{Diagnostic, Entity, SourceMap, Span};
 use hlo_ir::{CompId, InstId, Module};
 use hlo_proto::Kept;
 use hlo_text::Parsed;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -102,12 +102,9 @@ impl Source {
     /// # Errors
     /// As [`Source::read`].
     pub(crate) fn of(paths: &[PathBuf], console: &mut Console<'_>) -> Result<Source, Failure> {
-        let mut distinct: Vec<PathBuf> = Vec::with_capacity(paths.len());
-        for path in paths {
-            if !distinct.iter().any(|known| known == path || is_same_file(known, path)) {
-                distinct.push(path.clone());
-            }
-        }
+        let place = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        let mut seen = HashSet::new();
+        let distinct: Vec<PathBuf> = paths.iter().filter(|path| seen.insert(place(path))).cloned().collect();
         match distinct.as_slice() {
             [only] => Source::read(only, console),
             several => Source::read(&choose(several, console)?, console),

@@ -99,8 +99,8 @@ pub struct TiledInterface {
 struct OutputTiles {
     /// By annotations, the likeliest first.
     ways: Vec<LeafTiles>,
-    /// Where no annotation of the result says how: each tile, as if all devices held it.
-    tiles: Vec<LeafTiles>,
+    /// Where no annotation of the result says how: its tiles, the first one as if all devices held it.
+    unsaid: Option<LeafTiles>,
 }
 
 impl TiledInterface {
@@ -141,8 +141,8 @@ impl TiledInterface {
     }
 
     /// The tiles of a result of which no annotation says how it is cut, each as if all devices held it; none where one says so.
-    pub fn tiles_of_unsaid(&self, leaf: usize) -> &[LeafTiles] {
-        self.outputs.get(leaf).map_or(&[], |output| &output.tiles)
+    pub fn tiles_of_unsaid(&self, leaf: usize) -> impl Iterator<Item = LeafTiles> {
+        self.outputs.get(leaf).and_then(|output| output.unsaid.as_ref()).into_iter().flat_map(every_tile)
     }
 }
 
@@ -195,8 +195,8 @@ fn output_tiles(
             }
         }
         let is_said = of_leaf(&wrote).is_some() || of_leaf(&own).is_some();
-        let tiles = if is_said { Vec::new() } else { every_tile(whole, tile, n_devices) };
-        if fitting.is_empty() && tiles.is_empty() {
+        let unsaid = if is_said { None } else { first_tile(whole, tile, n_devices) };
+        if fitting.is_empty() && unsaid.is_none() {
             let by = match candidates.as_slice() {
                 [only] => format!("sharding={only} makes"),
                 _ => "an annotation makes".to_string(),
@@ -206,36 +206,35 @@ fn output_tiles(
                 "output {leaf}: expected the tiles that {by} of {whole}, found {tile}"
             )));
         }
-        out.push(OutputTiles { ways: fitting, tiles });
+        out.push(OutputTiles { ways: fitting, unsaid });
     }
     Ok(out)
 }
 
-/// The tiles of `whole` that have the type and dims of `tile`, each as if all devices held it; none where there are more than devices.
-fn every_tile(whole: &ArrayShape, tile: &ArrayShape, n_devices: usize) -> Vec<LeafTiles> {
+/// The first of the tiles of `whole` that have the type and dims of `tile`, as if all devices held it; `None` where there are more tiles than
+/// devices.
+fn first_tile(whole: &ArrayShape, tile: &ArrayShape, n_devices: usize) -> Option<LeafTiles> {
     if whole.dtype != tile.dtype || whole.rank() != tile.rank() {
-        return Vec::new();
+        return None;
     }
-    let counts: Dims = whole.dims.iter().zip(&tile.dims).map(|(&all, &part)| (all + part - 1) / part.max(1)).collect();
-    let n_tiles = counts.iter().try_fold(1i64, |n, &count| n.checked_mul(count.max(1))).unwrap_or(i64::MAX);
-    let grid = TileGrid {
-        tiles: counts.iter().map(|&count| count.max(1)).collect(),
-        ..TileGrid::replicated(whole.rank(), n_devices)
-    };
-    if n_tiles > n_devices as i64 || grid.tile_dims(&whole.dims) != tile.dims {
-        return Vec::new();
-    }
-    (0..n_tiles)
-        .map(|number| {
-            let mut rest = number;
-            let mut place = Dims::from_elem(0, grid.tiles.len());
-            for (at, &count) in place.iter_mut().zip(&grid.tiles).rev() {
-                (*at, rest) = (rest % count, rest / count);
-            }
-            let grid = TileGrid { of_device: vec![place; n_devices], ..grid.clone() };
-            LeafTiles { sharding: replicated(), grid, dims: whole.dims.clone() }
-        })
-        .collect()
+    let count = |(&all, &part): (&i64, &i64)| ((all + part - 1) / part.max(1)).max(1);
+    let tiles: Dims = whole.dims.iter().zip(&tile.dims).map(count).collect();
+    let n_tiles = tiles.iter().try_fold(1i64, |n, &count| n.checked_mul(count))?;
+    let grid = TileGrid { tiles, ..TileGrid::replicated(whole.rank(), n_devices) };
+    let fits = n_tiles <= n_devices as i64 && grid.tile_dims(&whole.dims) == tile.dims;
+    fits.then(|| LeafTiles { sharding: replicated(), grid, dims: whole.dims.clone() })
+}
+
+/// All tiles, each as if all devices held it, from the first one.
+fn every_tile(first: &LeafTiles) -> impl Iterator<Item = LeafTiles> {
+    (0..first.grid.tiles.iter().product()).map(|number: i64| {
+        let (mut place, mut rest) = (first.grid.tiles.clone(), number);
+        for count in place.iter_mut().rev() {
+            (*count, rest) = (rest % *count, rest / *count);
+        }
+        let grid = TileGrid { of_device: vec![place; first.grid.of_device.len()], ..first.grid.clone() };
+        LeafTiles { grid, ..first.clone() }
+    })
 }
 
 fn check_number(what: &str, expected: usize, found: usize) -> Result<(), EvalError> {

@@ -241,7 +241,7 @@ impl Ways {
         // Of each device how it differs from the nearest tile, and of each tile how the nearest device does.
         let mut of_device: Vec<Option<LeafDifference>> = vec![None; found.len()];
         let mut of_tile: Vec<Option<LeafDifference>> = Vec::new();
-        for (number, tile) in interface.tiles_of_unsaid(leaf).iter().enumerate() {
+        for (number, tile) in interface.tiles_of_unsaid(leaf).enumerate() {
             let (expected, found) = (tile.of_wholes(wholes)?, tile.without_padding(found)?);
             of_tile.push(None);
             for (device, (expected, found)) in expected.iter().zip(&found).enumerate() {
