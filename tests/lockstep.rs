@@ -8,6 +8,7 @@ use hlo_ir::{DType, InstId, Literal, Module, Shape};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, RunSummary, bind, run_pipeline};
 use hlo_tests::random_module::{Input, Rng};
+use hlo_tests::unequal_layouts::give_unequal_layouts;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -170,6 +171,15 @@ pub(crate) fn parse(name: &str, text: &str) -> Module {
     }
 }
 
+/// The module of a random text; every second seed gives its arrays unequal layouts.
+pub(crate) fn parse_random(seed: u64, text: &str) -> Module {
+    let mut module = parse(&format!("seed {seed}"), text);
+    if seed % 2 == 1 {
+        give_unequal_layouts(&mut module, &mut Rng::new(seed));
+    }
+    module
+}
+
 /// Integers of which the largest is `most` and the least `-most` as `f32`, others on each device: small sums and products are exact.
 pub(crate) fn small_integers(seed: u64, n_devices: usize, params: &[Vec<i64>], most: usize) -> Inputs {
     let array = |leaf: usize, device: usize| {
@@ -186,7 +196,7 @@ pub(crate) fn small_integers(seed: u64, n_devices: usize, params: &[Vec<i64>], m
 
 /// Runs passes on a module, which must compute the same bits before and after; what they counted.
 pub(crate) fn keeps_every_bit(seed: u64, text: &str, inputs: &Inputs, pipeline: &str) -> RunSummary {
-    let mut module = parse(&format!("seed {seed}"), text);
+    let mut module = parse_random(seed, text);
     let shown = |module: &Module| print_module(module, &PrintOptions::default());
     let evaluate = |module: &Module| {
         let options = EvalOptions { n_threads: 1, ..EvalOptions::default() };

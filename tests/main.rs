@@ -29,6 +29,7 @@ mod plan_parallel;
 mod plan_rules;
 mod plan_trace;
 mod plan_zero;
+mod planted_faults;
 mod products_in_parts;
 mod promises;
 mod random_collectives;

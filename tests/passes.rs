@@ -10,6 +10,8 @@ use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{InstId, Module, Opcode};
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunOptions, RunSummary, bind, run_pipeline};
+use hlo_tests::random_module::Rng;
+use hlo_tests::unequal_layouts::give_unequal_layouts;
 use hlo_tests::{Sample, root, samples};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -53,13 +55,42 @@ fn text(module: &Module) -> String {
     print_module(module, &PrintOptions { expand_mesh_groups: true, ..PrintOptions::default() })
 }
 
+fn is_cutting(pipeline: &str) -> bool {
+    CUTTING.iter().any(|pass| pipeline.contains(pass))
+}
+
+/// Whether a pipeline reads a global program.
+fn is_on_global(pipeline: &str) -> bool {
+    is_cutting(pipeline) || GLOBAL.iter().any(|pass| pipeline.contains(pass))
+}
+
+/// Whether a module gives the same results before and after the pipeline of its sample.
+fn check_results(
+    name: &str,
+    sample: &Sample,
+    pipeline: &str,
+    (before, after): (&Module, &Module),
+) -> Result<(), String> {
+    let reorders = REORDER_SUMS.iter().any(|p| pipeline.contains(p)) || sample.header("sums") == Some("reordered");
+    let near = match reorders {
+        true => Nearness::WithinShare(2e-5),
+        false => Nearness::Exact,
+    };
+    let draw = sample.header("draw").unwrap_or("");
+    let is_same = match is_on_global(pipeline) {
+        true => equivalence::check_global(before, after, draw),
+        false => equivalence::check(before, after, draw, near),
+    };
+    is_same.map_err(|e| format!("{name}: {e}"))
+}
+
 fn check_sample(pass: &str, sample: &Sample) -> Result<(), String> {
     let name = format!("{pass}/{}", sample.name());
     let pipeline = sample.header("pass").ok_or_else(|| format!("{name}: expected a line `// pass:`"))?;
     let before = parse(&name, &sample.text);
     let n_devices = sample.header("devices").map_or(Ok(1), str::parse::<usize>).map_err(|e| format!("{name}: {e}"))?;
-    let is_cut = CUTTING.iter().any(|p| pipeline.contains(p));
-    let is_global = is_cut || GLOBAL.iter().any(|p| pipeline.contains(p));
+    let is_cut = is_cutting(pipeline);
+    let is_global = is_on_global(pipeline);
     let mut after = before.clone();
     let summary = run(&name, &mut after, pipeline);
     let n_found = match is_global {
@@ -104,17 +135,7 @@ fn check_sample(pass: &str, sample: &Sample) -> Result<(), String> {
             .ok_or_else(|| format!("{name}: the text differs"));
     }
     let printed = text(&after);
-    let reorders = REORDER_SUMS.iter().any(|p| pipeline.contains(p)) || sample.header("sums") == Some("reordered");
-    let near = match reorders {
-        true => Nearness::WithinShare(2e-5),
-        false => Nearness::Exact,
-    };
-    let draw = sample.header("draw").unwrap_or("");
-    let is_same = match is_global {
-        true => equivalence::check_global(&before, &parse(&name, &printed), draw),
-        false => equivalence::check(&before, &parse(&name, &printed), draw, near),
-    };
-    is_same.map_err(|e| format!("{name}: {e}"))?;
+    check_results(&name, sample, pipeline, (&before, &parse(&name, &printed)))?;
     check_meetings(&after).map_err(|e| format!("{name}: {e}"))?;
     let mut again = parse(&name, &printed);
     let second = run(&name, &mut again, pipeline);
@@ -195,6 +216,56 @@ fn every_sample_of_every_pass() {
         .filter_map(|(pass, sample)| check_sample(pass, &sample).err())
         .collect();
     assert!(failures.is_empty(), "{} samples fail\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Draws of layouts for each sample when the environment does not say how many.
+const N_LAYOUTS: u64 = 2;
+
+/// Whether a sample's pipeline changed the module whose arrays have random layouts, after comparing the results. A pass may refuse it.
+fn check_with_layouts(pass: &str, sample: &Sample, seed: u64) -> Result<bool, String> {
+    let name = format!("{pass}/{} with layouts by seed {seed}", sample.name());
+    let pipeline = sample.header("pass").ok_or_else(|| format!("{name}: expected a line `// pass:`"))?;
+    let mut before = parse(&name, &sample.text);
+    give_unequal_layouts(&mut before, &mut Rng::new(seed));
+    hlo_ir::verify::verify(&before).map_err(|e| format!("{name}: the layouts made it invalid: {e:?}"))?;
+    let calls = parse_pipeline(pipeline).map_err(|e| format!("{name}: {e}"))?;
+    let passes = bind(&calls, &hlo_opt::registry::passes()).map_err(|e| format!("{name}: {e}"))?;
+    let options = RunOptions { check: true, ..Default::default() };
+    let mut after = before.clone();
+    let Ok(summary) = run_pipeline(&mut after, &mut Analyses::default(), &passes, options) else { return Ok(false) };
+    if !summary.reports.iter().any(|report| report.changed) {
+        return Ok(false);
+    }
+    let printed = text(&after);
+    match check_results(&name, sample, pipeline, (&before, &parse(&name, &printed))) {
+        Ok(()) => Ok(true),
+        // Numbers from hidden state: no pass can be judged by them.
+        Err(e) if e.contains(": before: ") && e.contains("hidden state") => Ok(false),
+        Err(e) => Err(format!("{e}\n{}\n{printed}", text(&before))),
+    }
+}
+
+/// No pass takes an operand's layout for its result's.
+#[test]
+fn every_sample_of_every_pass_with_unequal_layouts() {
+    let n_layouts = std::env::var("HLO_PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(N_LAYOUTS);
+    let (mut failures, mut unchanged) = (Vec::new(), Vec::new());
+    for pass in hlo_opt::registry::passes() {
+        let mut n_changed = 0;
+        for sample in samples(&format!("passes/{}", pass.name)) {
+            for seed in 0..n_layouts {
+                match check_with_layouts(pass.name, &sample, seed) {
+                    Ok(has_changed) => n_changed += usize::from(has_changed),
+                    Err(failure) => failures.push(failure),
+                }
+            }
+        }
+        if n_changed == 0 {
+            unchanged.push(pass.name);
+        }
+    }
+    assert!(failures.is_empty(), "{} modules differ\n{}", failures.len(), failures.join("\n"));
+    assert_eq!(unchanged, [""; 0], "passes that refused every sample with unequal layouts");
 }
 
 /// Folders of samples and passes are the same names.

@@ -2,7 +2,7 @@
 //! reductions, accumulating loops, many reductions of one kind. Integers wrap, so the order of additions does not matter and every
 //! result must be the same bit for bit, on four devices.
 
-use crate::lockstep::{are_equal, draw, parse};
+use crate::lockstep::{are_equal, draw, parse_random};
 use hlo_analysis::Analyses;
 use hlo_eval::{EvalOptions, run};
 use hlo_ir::DType;
@@ -210,7 +210,7 @@ fn random_text(seed: u64) -> String {
 /// Whether the pipeline changed the module of this seed, after comparing all results and running it a second time.
 fn check(pipeline: &str, seed: u64) -> bool {
     let text = random_text(seed);
-    let mut module = parse(&format!("seed {seed}"), &text);
+    let mut module = parse_random(seed, &text);
     let leaf = (DType::S32, vec![4, 8], (0..4).collect());
     let inputs = draw(seed, [leaf].into_iter());
     let evaluate = |module: &hlo_ir::Module| {

@@ -1,6 +1,6 @@
 //! Passes keep what random modules compute, bit for bit on every device.
 
-use crate::lockstep::{are_equal, draw_for, parse};
+use crate::lockstep::{are_equal, draw_for, parse_random};
 use hlo_analysis::Analyses;
 use hlo_eval::{EvalOptions, Inputs, Outputs, run};
 use hlo_ir::Module;
@@ -20,7 +20,7 @@ fn evaluate(module: &Module, inputs: &Inputs) -> Outputs {
 
 fn check(pipeline: &str, registry: &[&'static PassInfo], size: Size, seed: u64) -> bool {
     let random = random_module(seed, size);
-    let mut module = parse(&format!("seed {seed}"), &random.text);
+    let mut module = parse_random(seed, &random.text);
     let inputs = draw_for(seed, &random.inputs);
     let before = evaluate(&module, &inputs);
     let passes = bind(&parse_pipeline(pipeline).expect(pipeline), registry).expect(pipeline);

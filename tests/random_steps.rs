@@ -1,7 +1,7 @@
 //! Weight-update sharding keeps what random training steps compute: bit for bit where sums are exact, nearly elsewhere.
 
 use crate::equivalence::{Nearness, compare};
-use crate::lockstep::parse;
+use crate::lockstep::parse_random;
 use hlo_analysis::Analyses;
 use hlo_eval::{EvalOptions, Inputs, Outputs, run};
 use hlo_ir::{DType, Literal, Module, literal::Scalar};
@@ -60,7 +60,7 @@ const WAYS: [&str; 4] = [
 
 /// Runs the passes on a step and compares; the number of updates in shards, or of reduce-scatters in several steps.
 fn check(way: &str, step: &TrainingStep, seed: u64) -> Result<u64, String> {
-    let mut module = parse(&format!("seed {seed}"), &step.text);
+    let mut module = parse_random(seed, &step.text);
     hlo_ir::verify::verify(&module).map_err(|e| format!("the generator made an invalid module: {e:?}"))?;
     let inputs = draw(seed, step);
     let before = evaluate(&module, &inputs)?;
@@ -136,7 +136,7 @@ pub(crate) fn equals_source(
 
 /// `unshard(main(shard(inputs)))` is what the step computes; the number of parameters in shards.
 fn check_interface(step: &TrainingStep, seed: u64) -> Result<u64, String> {
-    let module = parse(&format!("seed {seed}"), &step.text);
+    let module = parse_random(seed, &step.text);
     let Some((main, report)) = with_state_in_shards(&module, "interface=sharded")? else { return Ok(0) };
     let (shard, unshard, manifest) = artifacts(&report).ok_or("expected three files")?;
     equals_source(&module, [shard, &main, unshard], step, seed)?;

@@ -13,6 +13,7 @@ pub mod random_search;
 pub mod random_sharding;
 pub mod random_strategies;
 pub mod training_step;
+pub mod unequal_layouts;
 pub mod unity_ref;
 
 use std::fs;

@@ -11,6 +11,7 @@ pub mod counts;
 pub mod frequency;
 pub mod fusion;
 pub mod in_flight;
+pub mod input_needs;
 pub mod memory;
 pub mod min_cut;
 pub mod replication;

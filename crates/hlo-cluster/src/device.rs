@@ -33,6 +33,36 @@ pub struct DeviceProfile {
     /// Peak rate by dtype (`bf16`, `f32`, …; `f8` and `s8` stand for all of their width), operations per second, a
     /// multiply-add counting as two.
     flops_per_s: BTreeMap<String, f64>,
+    /// Which collectives XLA combines by itself where it compiles for this device.
+    #[serde(default)]
+    pub xla_combiner: XlaCombiner,
+}
+
+/// Thresholds of XLA's own combiner of collectives: one for each kind, in bytes of the results; 0 where it combines none of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct XlaCombiner {
+    /// `xla_gpu_all_reduce_combine_threshold_bytes`.
+    pub all_reduce_bytes: u64,
+    /// `xla_gpu_all_gather_combine_threshold_bytes`.
+    pub all_gather_bytes: u64,
+    /// `xla_gpu_reduce_scatter_combine_threshold_bytes`.
+    pub reduce_scatter_bytes: u64,
+    /// Most collectives in one: `xla_gpu_collective_combine_threshold_count`.
+    pub most_members: usize,
+}
+
+impl Default for XlaCombiner {
+    /// XLA's defaults for GPUs: `kDefaultAllReduceCombineThreshold` and the others of `xla/service/collective_utils.h`, July 2026.
+    fn default() -> XlaCombiner {
+        const BYTES: u64 = (30 << 20) + 7;
+        XlaCombiner {
+            all_reduce_bytes: BYTES,
+            all_gather_bytes: BYTES,
+            reduce_scatter_bytes: BYTES,
+            most_members: 2048,
+        }
+    }
 }
 
 /// PCIe 5.0 with 16 lanes, one way: what a description without a figure of its own has.

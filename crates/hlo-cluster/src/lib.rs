@@ -39,7 +39,7 @@ mod torus;
 mod tree;
 
 pub use collective::{Algo, Collective, CollectiveCost, CostLine};
-pub use device::DeviceProfile;
+pub use device::{DeviceProfile, XlaCombiner};
 pub use error::ClusterError;
 pub use machines::NamedMachine;
 pub use topology::{Cluster, Level, LevelNetwork};

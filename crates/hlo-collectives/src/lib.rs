@@ -18,6 +18,7 @@ mod sink_all_reduce;
 mod split_microbatches;
 mod split_tuple_all_reduce;
 
+pub use combine_collectives::combine_as_xla;
 use hlo_pass::PassInfo;
 
 /// The passes of this crate.

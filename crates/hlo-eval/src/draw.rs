@@ -7,6 +7,7 @@ use crate::error::EvalError;
 use crate::run::{EntryLeaf, Inputs, entry_leaves};
 use hlo_ir::literal::{Buffer, element_count};
 use hlo_ir::{ArrayShape, DType, Literal, Module, NumberClass};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// The distribution of one leaf.
@@ -16,17 +17,34 @@ pub enum Draw {
     Normal(f64),
     /// `pS`: the absolute value of that, plus S / 1000; for second moments.
     Positive(f64),
+    /// `uS`: uniform between S / 20 and 19 S / 20; for decay rates. Narrow types do not round it to 0 or S.
+    Uniform(f64),
     /// `intK`: integers from 0 below K, in leaves of floats too.
     Below(u64),
     /// A number: this value everywhere.
     Constant(f64),
+    /// Indices into a dim: see [`IndexDraw`]. No word says it.
+    Index(IndexDraw),
+}
+
+/// Integers that index a dim of which `last` is the last valid index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IndexDraw {
+    /// The last valid index.
+    pub last: u64,
+    /// Half of the indices lie beyond the bounds: below zero, or above the last.
+    pub is_beyond: bool,
+    /// The indices do not fall, in row-major order.
+    pub is_sorted: bool,
+    /// No index stands twice, as long as there are enough valid ones.
+    pub is_unique: bool,
 }
 
 impl Draw {
     /// The distribution of a word.
     ///
     /// # Errors
-    /// The word is none of `nS`, `pS`, `intK` and a number.
+    /// The word is none of `nS`, `pS`, `uS`, `intK` and a number.
     pub fn parse(word: &str) -> Result<Draw, EvalError> {
         let scale = |text: &str| text.parse::<f64>().ok().filter(|s| s.is_finite());
         let parsed = if let Some(limit) = word.strip_prefix("int") {
@@ -35,10 +53,13 @@ impl Draw {
             scale(text).map(Draw::Normal)
         } else if let Some(text) = word.strip_prefix('p') {
             scale(text).map(Draw::Positive)
+        } else if let Some(text) = word.strip_prefix('u') {
+            scale(text).map(Draw::Uniform)
         } else {
             word.parse::<f64>().ok().map(Draw::Constant)
         };
-        parsed.ok_or_else(|| EvalError::invalid(format!("expected nS, pS, intK or a number to draw, found `{word}`")))
+        parsed
+            .ok_or_else(|| EvalError::invalid(format!("expected nS, pS, uS, intK or a number to draw, found `{word}`")))
     }
 
     /// The distributions of a list of words between blanks or commas, one for each entry leaf.
@@ -204,6 +225,12 @@ fn groups_of(same: &Same, leaf_idx: usize, leaf: &EntryLeaf, module: &Module) ->
 
 fn draw_array(shape: &ArrayShape, draw: Draw, source: &mut Source) -> Result<Literal, EvalError> {
     let n = element_count(&shape.dims).ok_or_else(|| EvalError::invalid("expected dims of known size"))?;
+    if let Draw::Index(of) = draw
+        && shape.dtype.class() != NumberClass::Pred
+    {
+        let indices = draw_indices(of, n, shape.dtype, source);
+        return Ok(Literal::new(DType::S64, &shape.dims, Buffer::S64(indices))?.convert(shape.dtype));
+    }
     let wide = match shape.dtype.class() {
         NumberClass::Pred => {
             let bits = (0..n).map(|_| source.next() >> 63 == 1).collect();
@@ -212,7 +239,7 @@ fn draw_array(shape: &ArrayShape, draw: Draw, source: &mut Source) -> Result<Lit
         NumberClass::Signed | NumberClass::Unsigned => {
             let limit = match draw {
                 Draw::Below(limit) => Some(limit),
-                Draw::Normal(_) | Draw::Positive(_) => Some(8),
+                Draw::Normal(_) | Draw::Positive(_) | Draw::Uniform(_) | Draw::Index(_) => Some(8),
                 Draw::Constant(_) => None,
             };
             let value = |source: &mut Source| match (limit, draw) {
@@ -241,9 +268,38 @@ fn draw_real(draw: Draw, source: &mut Source) -> f64 {
     match draw {
         Draw::Normal(scale) => source.normal() * scale,
         Draw::Positive(scale) => source.normal().abs() * scale + 1e-3 * scale,
+        Draw::Uniform(scale) => (0.05 + 0.9 * source.unit()) * scale,
         Draw::Below(limit) => source.below(limit) as f64,
+        Draw::Index(of) => source.below(of.last.saturating_add(1)) as f64,
         Draw::Constant(x) => x,
     }
+}
+
+/// `n` indices, in row-major order. Those of unsigned types do not lie below zero.
+fn draw_indices(of: IndexDraw, n: usize, dtype: DType, source: &mut Source) -> Vec<i64> {
+    let n_valid = of.last.saturating_add(1).min(1 << 40);
+    let margin = n_valid / 2 + 2;
+    let mut seen = HashSet::new();
+    let mut draw = || {
+        let is_beyond = of.is_beyond && source.next() >> 63 == 1;
+        match (is_beyond, dtype.class() == NumberClass::Signed && source.next() >> 63 == 1) {
+            (false, _) => source.below(n_valid) as i64,
+            (true, true) => -1 - source.below(margin) as i64,
+            (true, false) => (n_valid + source.below(margin)) as i64,
+        }
+    };
+    let mut indices: Vec<i64> = (0..n).map(|_| draw()).collect();
+    if of.is_unique && n as u64 <= n_valid {
+        for index in &mut indices {
+            while !seen.insert(*index) {
+                *index = (*index + 1).rem_euclid(n_valid as i64);
+            }
+        }
+    }
+    if of.is_sorted {
+        indices.sort_unstable();
+    }
+    indices
 }
 
 /// A stream of random numbers: SplitMix64 (Steele, Lea, Flood, *Fast Splittable Pseudorandom Number Generators*, 2014).
@@ -360,9 +416,28 @@ mod tests {
             c
         });
         assert!(counts.iter().all(|&c| c > 250), "{counts:?}");
+        let uniform = drawn(DType::F32, "u.5", n);
+        let values = uniform.elems::<f32>().unwrap();
+        assert!(values.iter().all(|&x| (0.024..0.476).contains(&x)) && values.iter().any(|&x| x > 0.47));
         assert_eq!(drawn(DType::S32, "3", 2).elems::<i32>().unwrap(), [3, 3]);
         assert_eq!(drawn(DType::F32, "2.5", 1).elems::<f32>().unwrap(), [2.5]);
         assert_eq!(drawn(DType::F32, "n1", 5), drawn(DType::F32, "n1", 5));
+    }
+
+    #[test]
+    fn indices_keep_their_bounds_and_promises() {
+        let indices = |of: IndexDraw, dtype: DType| draw_indices(of, 40, dtype, &mut Source::new(1, 2, 3));
+        let within = IndexDraw { last: 49, is_beyond: false, is_sorted: false, is_unique: false };
+        let plain = indices(within, DType::S32);
+        assert!(plain.iter().all(|&i| (0..50).contains(&i)) && !plain.is_sorted(), "{plain:?}");
+        let beyond = indices(IndexDraw { is_beyond: true, ..within }, DType::S32);
+        let n_beyond = beyond.iter().filter(|&&i| !(0..50).contains(&i)).count();
+        assert!((10..30).contains(&n_beyond) && beyond.iter().any(|&i| i < 0) && beyond.iter().any(|&i| i > 49));
+        assert!(indices(IndexDraw { is_beyond: true, ..within }, DType::U32).iter().all(|&i| i >= 0));
+        let promised = indices(IndexDraw { is_sorted: true, is_unique: true, is_beyond: true, ..within }, DType::S32);
+        assert!(promised.windows(2).all(|pair| pair[0] < pair[1]), "{promised:?}");
+        let one_place = IndexDraw { last: 0, is_unique: true, ..within };
+        assert_eq!(indices(one_place, DType::S32), [0; 40]);
     }
 
     #[test]

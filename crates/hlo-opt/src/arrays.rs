@@ -4,7 +4,8 @@ use crate::arguments::InputArgs;
 use crate::console::Console;
 use crate::input::load_one;
 use crate::{Failure, output};
-use hlo_eval::draw::{Draw, DrawOptions, Same, draw_inputs};
+use hlo_analysis::input_needs::{LeafNeeds, find_input_needs};
+use hlo_eval::draw::{Draw, DrawOptions, IndexDraw, Same, draw_inputs};
 use hlo_eval::global::GlobalProgram;
 use hlo_eval::npz::{NpzReader, NpzWriter};
 use hlo_eval::{EvalError, Inputs, Outputs};
@@ -51,7 +52,7 @@ impl<'a> ChosenInputs<'a> {
         }
         self.same.check(module).map_err(usage("--same"))?;
         let like = self.args.like.as_ref().map(|path| load_one(path, console)).transpose()?;
-        draw_inputs(module, like.as_ref(), &self.options(trial)).map_err(|e| Failure::File(e.to_string()))
+        draw_inputs(module, like.as_ref(), &self.options(module, trial)).map_err(|e| Failure::File(e.to_string()))
     }
 
     /// The one set of inputs of a global program, for one of several trials.
@@ -66,12 +67,33 @@ impl<'a> ChosenInputs<'a> {
         if let Some(path) = &self.args.inputs {
             return read_inputs(path, |archive| archive.read_wholes(program.module()));
         }
-        program.draw(&self.options(trial)).map_err(|e| Failure::File(e.to_string()))
+        program.draw(&self.options(program.module(), trial)).map_err(|e| Failure::File(e.to_string()))
     }
 
-    fn options(&self, trial: u64) -> DrawOptions {
+    /// How the inputs of a trial are drawn: by the words that the user gave, and behind them by what the program needs.
+    fn options(&self, module: &Module, trial: u64) -> DrawOptions {
         let seed = self.args.seed.wrapping_add(trial);
-        DrawOptions { seed, draws: self.draws.clone(), same: self.same.clone() }
+        let is_beyond = trial % TRIALS_PER_BEYOND == 1;
+        let needed = find_input_needs(module).into_iter().map(|needs| draw_of(needs, is_beyond));
+        let mut draws = self.draws.clone();
+        draws.extend(needed.skip(self.draws.len()));
+        DrawOptions { seed, draws, same: self.same.clone() }
+    }
+}
+
+/// One trial in so many, the second first, has indices beyond their bounds. A program that marks such indices with NaN has
+/// enough trials without them.
+const TRIALS_PER_BEYOND: u64 = 3;
+
+/// The distribution of a leaf by what the program needs of it.
+fn draw_of(needs: LeafNeeds, is_beyond: bool) -> Draw {
+    match needs {
+        LeafNeeds { last_index: Some(last), is_sorted, is_unique, .. } => {
+            Draw::Index(IndexDraw { last, is_beyond, is_sorted, is_unique })
+        }
+        LeafNeeds { is_fraction: true, .. } => Draw::Uniform(1.0),
+        LeafNeeds { is_positive: true, .. } => Draw::Positive(1.0),
+        LeafNeeds { .. } => Draw::Normal(1.0),
     }
 }
 
@@ -113,13 +135,16 @@ pub(crate) fn summary(outputs: &Outputs) -> String {
         let Some(first) = row.first() else { continue };
         let dims: Vec<String> = first.dims().iter().map(i64::to_string).collect();
         let shape = format!("{}[{}]", first.dtype(), dims.join(","));
-        let range = match first.n_elems() {
-            0 => "no elements".into(),
-            _ => {
-                let (least, largest) = range(row.iter().map(|array| &**array));
-                format!("from {least} to {largest}")
-            }
+        let n_elems: usize = row.iter().map(|array| array.n_elems()).sum();
+        let (least, largest, n_nan) = range(row.iter().map(|array| &**array));
+        let mut range = match n_elems - n_nan {
+            0 if n_elems == 0 => "no elements".into(),
+            0 => String::new(),
+            _ => format!("from {least} to {largest}"),
         };
+        if n_nan > 0 {
+            let _ = write!(range, "{}NaN in {n_nan} of {n_elems}", if range.is_empty() { "" } else { ", " });
+        }
         let devices = match (row.len(), row.iter().all(|array| array == first)) {
             (1, _) => String::new(),
             (n, true) => format!("  the same on all {n} devices"),
@@ -130,16 +155,16 @@ pub(crate) fn summary(outputs: &Outputs) -> String {
     out
 }
 
-/// The least and the largest element (real parts of complex ones).
-fn range<'l>(arrays: impl Iterator<Item = &'l Literal>) -> (f64, f64) {
+/// The least and the largest element (real parts of complex ones), and how many are NaN.
+fn range<'l>(arrays: impl Iterator<Item = &'l Literal>) -> (f64, f64, usize) {
     let elements = arrays.flat_map(|array| (0..array.n_elems()).filter_map(|i| array.get(i)));
-    elements.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, largest), element| {
+    elements.fold((f64::INFINITY, f64::NEG_INFINITY, 0), |(least, largest, n_nan), element| {
         let value = match element {
             Scalar::Pred(value) => f64::from(u8::from(value)),
             Scalar::Int(value) => value as f64,
             Scalar::Uint(value) => value as f64,
             Scalar::Float(value) | Scalar::Complex(value, _) => value,
         };
-        (least.min(value), largest.max(value))
+        (least.min(value), largest.max(value), n_nan + usize::from(value.is_nan()))
     })
 }

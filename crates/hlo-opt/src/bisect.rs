@@ -42,6 +42,7 @@ pub(crate) fn run(args: &BisectArgs, console: &mut Console<'_>) -> Result<u8, Fa
     // What brings the state into shards and back, once a pass has changed the signature.
     let (mut shard, mut unshard): (Option<Module>, Option<Module>) = (None, None);
     let (mut n_compared, mut n_devices) = (0, loaded.module.n_devices());
+    let mut undecided: Option<String> = None;
     for (i, pass) in passes.iter().enumerate() {
         progress.now(&format!("pass {} of {}: {}", i + 1, passes.len(), pass.name));
         let before = module.clone();
@@ -76,11 +77,14 @@ pub(crate) fn run(args: &BisectArgs, console: &mut Console<'_>) -> Result<u8, Fa
             }
             return Ok(exit::DIFFERENT);
         }
+        if verdict.is_undecided() {
+            undecided = Some(of_verdict(&verdict, &args.judge, &loaded.module));
+        }
     }
     let text =
         format!("no pass changes the results: {} passes, {n_compared} of them change the module\n", passes.len());
-    console.print(text.as_bytes())?;
-    Ok(exit::OK)
+    console.print((text + undecided.as_deref().unwrap_or_default()).as_bytes())?;
+    Ok(if undecided.is_some() { exit::UNKNOWN } else { exit::OK })
 }
 
 /// The passes of the way that the preset takes for this module, then those of `--pass`.

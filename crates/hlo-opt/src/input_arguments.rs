@@ -23,7 +23,10 @@ pub(crate) struct InputArgs {
     /// Seed of the random inputs
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,
-    /// One word for each entry leaf: nS (normal of scale S), pS (its magnitude), intK (integers below K), or a number
+    /// One word for each entry leaf: nS (normal of scale S), pS (its magnitude), uS (uniform below S), intK (integers below K), or a number
+    ///
+    /// Leaves without a word are drawn as the program needs them. What reaches a root, a logarithm or a divisor by steps that keep its sign is
+    /// positive. Indices keep to their bounds, and exceed them in every third trial. All others are n1, and integers int8.
     #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
     pub draw: String,
     /// Devices that get the same inputs: auto (as the entry's parameters say), all, none, or a list of leaves for all

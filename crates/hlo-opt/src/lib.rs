@@ -7,6 +7,7 @@ mod analyze;
 mod arguments;
 mod arrays;
 mod audit;
+mod baseline;
 mod bisect;
 mod compare;
 mod complete;
@@ -64,7 +65,7 @@ pub mod exit {
     pub const DENIED: u8 = 4;
     /// Results differ, in `compare`, `prove` and `bisect`.
     pub const DIFFERENT: u8 = 4;
-    /// Neither proved nor refuted, in `prove` and with `--check=prove`.
+    /// Neither proved nor refuted, in `prove` and with `--check=prove`; NaN hides too much, in `compare` and `bisect`.
     pub const UNKNOWN: u8 = 5;
 }
 

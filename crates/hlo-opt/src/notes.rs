@@ -1,12 +1,11 @@
 //! What is better than the command that was given: one line where the predicted time says so, and what a preset knows of another.
 
+use crate::baseline::predict_compiled;
 use crate::machine::Chosen;
 use crate::presets::{self, MOST_MEMORY};
 use crate::report::Recommendation;
 use hlo_analysis::Analyses;
 use hlo_analysis::annotations::ParamFacts;
-use hlo_analysis::frequency::Frequencies;
-use hlo_analysis::time::predict;
 use hlo_ir::Module;
 use hlo_pass::fastest::Ways;
 use hlo_pass::pipeline::{OptionValue, PassCall};
@@ -83,8 +82,7 @@ impl Notes {
 fn if_slower(unsharded: &Unsharded, after: &Module, preset: &str) -> Option<String> {
     let Unsharded { ways, choice } = unsharded;
     let before_s = choice.taken()?.critical_path_s;
-    let frequencies = Frequencies::compute(after, ways.frequency_options);
-    let after_s = predict(after, &frequencies, &ways.machine).ok()?.critical_path_s;
+    let after_s = predict_compiled(after, ways.frequency_options, &ways.machine).ok()?.critical_path_s;
     (after_s > before_s * (1.0 + LEAST_SHARE)).then(|| {
         format!(
             "a step is predicted to take {} now, and {} without the sharding ({}); {preset} does what is predicted to \

@@ -273,9 +273,11 @@ impl Work {
         }
         let preset: Option<Preset> = preset.transpose()?;
         let pricing = match &preset {
-            Some(Preset { ways: Ways { machine, frequency_options, .. }, .. }) => {
-                Pricing { machine: machine.clone(), frequency_options: *frequency_options }
-            }
+            Some(Preset { ways, .. }) => Pricing {
+                machine: ways.machine.clone(),
+                frequency_options: ways.frequency_options,
+                as_compiled: ways.as_compiled,
+            },
             None => presets::pricing(&calls, machine)?,
         };
         let passes = bound_passes(args, &calls, machine)?;

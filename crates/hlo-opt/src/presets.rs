@@ -5,13 +5,14 @@
 //! loop makes of the weights in every iteration is computed before it;
 //! `sink-all-reduce` runs twice because merged sums can be moved again.
 
+use crate::baseline::as_xla_compiles;
 use crate::machine::Chosen;
 use crate::report::Pricing;
 use crate::{Failure, descriptions, registry};
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
 use hlo_gpu::lower::Matmul;
-use hlo_pass::fastest::{LEAST_GAIN, Way, Ways};
+use hlo_pass::fastest::{AsCompiled, LEAST_GAIN, MemoryBound, SPARE_BYTES, Way, Ways};
 use hlo_pass::machine::{CLUSTER, DEVICE};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::pipeline::{OptionValue, PassCall, PipelineError, nearest, parse_pipeline};
@@ -140,17 +141,31 @@ struct WayText {
     name: &'static str,
     /// The number of the way that it continues.
     after: Option<usize>,
-    /// Whether it is there to be compared with, and never taken.
-    is_reference: bool,
+    role: Role,
     pipeline: &'static str,
 }
 
+/// When a preset takes a way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// If it is the fastest.
+    Candidate,
+    /// Never: it is there to be compared with.
+    Reference,
+    /// If all candidates need more memory than they may.
+    LastResort,
+}
+
 const fn way(name: &'static str, after: Option<usize>, pipeline: &'static str) -> WayText {
-    WayText { name, after, is_reference: false, pipeline }
+    WayText { name, after, role: Role::Candidate, pipeline }
 }
 
 const fn reference(name: &'static str, after: Option<usize>, pipeline: &'static str) -> WayText {
-    WayText { name, after, is_reference: true, pipeline }
+    WayText { name, after, role: Role::Reference, pipeline }
+}
+
+const fn last_resort(name: &'static str, after: Option<usize>, pipeline: &'static str) -> WayText {
+    WayText { name, after, role: Role::LastResort, pipeline }
 }
 
 /// The options that a preset hands to the sharding, after its own.
@@ -294,7 +309,7 @@ pub const PRESETS: [Preset; 5] = [
             way("updates in shards, the batch in parts, few collectives", Some(3), IN_PARTS_COMBINED),
         ],
         by_memory: &[
-            reference("as it is", None, ""),
+            last_resort("as it is", None, ""),
             reference("gradients summed once", None, PREPARE),
             way("updates in shards", Some(1), "shard-weight-update,dce"),
             way("updates in shards, few collectives", Some(2), COMBINE),
@@ -339,6 +354,7 @@ pub const PRESETS: [Preset; 5] = [
             way("all state in shards, weights gathered twice", Some(2), GATHER_AGAIN),
             way("all state in shards, layers gathered ahead", Some(2), GATHER_AHEAD),
             way("all state in shards, layers gathered ahead, few collectives", Some(2), GATHER_AHEAD_COMBINED),
+            last_resort("as it is, no state in shards", Some(0), WHOLE_STATE),
         ],
     },
     Preset {
@@ -543,8 +559,8 @@ pub(crate) fn pricing(calls: &[PassCall], machine: Option<&Chosen>) -> Result<Pr
     let (cluster, device) = (text("cluster").unwrap_or_default(), text("device"));
     Machine::from_args(&cluster, device.as_deref().unwrap_or(DEFAULT_DEVICE))
         .map_err(|error| Failure::Usage(format!("--pass: {error}")))?;
-    let Ways { machine, frequency_options, .. } = unsharded(&options, machine)?;
-    Ok(Pricing { machine, frequency_options })
+    let Ways { machine, frequency_options, as_compiled, .. } = unsharded(&options, machine)?;
+    Ok(Pricing { machine, frequency_options, as_compiled })
 }
 
 /// The options that say what time is predicted for.
@@ -598,21 +614,38 @@ impl Preset {
             let pipeline = calls.iter().map(PassCall::to_string).collect::<Vec<_>>().join(",");
             calls.iter_mut().try_for_each(descriptions::read_into)?;
             let passes = bind(&calls, &registry::passes()).map_err(usage)?;
-            let WayText { name, after, is_reference, .. } = *text;
-            ways.push(Way { name, after, is_reference, pipeline, passes });
+            let WayText { name, after, role, .. } = *text;
+            let (is_reference, is_last_resort) = (role == Role::Reference, role == Role::LastResort);
+            ways.push(Way { name, after, is_reference, is_last_resort, pipeline, passes });
         }
         let device = Some(options.text("device")).filter(|device| !device.is_empty());
         let machine = Machine::from_args(options.text("cluster"), device.unwrap_or(DEFAULT_DEVICE));
         let machine = machine.map_err(|error| Failure::Usage(format!("--preset: {error}")))?;
         let unknown_trip_count = options.int("unknown-trip-count").max(1) as u64;
         let takes_memory = self.options.iter().any(|option| option.name == MOST_MEMORY);
-        let most_memory = takes_memory.then(|| options.float(MOST_MEMORY));
+        let is_for_memory = !self.by_memory.is_empty() && options.text("objective") == "memory";
+        let most_memory = match (takes_memory, is_for_memory) {
+            (_, true) => Some(MemoryBound { times: 1.0, spare_bytes: 0 }),
+            (true, false) => Some(MemoryBound { times: options.float(MOST_MEMORY), spare_bytes: SPARE_BYTES }),
+            (false, false) => None,
+        };
         // Ways to partition are different programs, of which the first sends few bytes for certain; the others' gain is predicted.
         let partitions = takes_memory || self.options.iter().any(|option| option.name == DEVICES);
         let least_gain = if partitions { LEAST_GAIN_OF_PARTITION } else { LEAST_GAIN };
         let frequency_options = FrequencyOptions { unknown_trip_count };
         let leaves_out_failures = partitions || memory_limit.is_some();
-        Ok(Ways { ways, machine, frequency_options, most_memory, memory_limit, least_gain, leaves_out_failures })
+        // Our own back end runs a module as it is.
+        let as_compiled: Option<AsCompiled> = (self.name != "gpu").then_some(as_xla_compiles);
+        Ok(Ways {
+            ways,
+            machine,
+            as_compiled,
+            frequency_options,
+            most_memory,
+            memory_limit,
+            least_gain,
+            leaves_out_failures,
+        })
     }
 }
 
@@ -629,7 +662,7 @@ pub fn list() -> String {
             if !preset.by_memory.is_empty() {
                 let _ = writeln!(out, "    objective={objective}: the fastest of");
             }
-            for way in ways.iter().filter(|way| !way.is_reference) {
+            for way in ways.iter().filter(|way| way.role != Role::Reference) {
                 let mut pipeline = Vec::new();
                 let mut next = Some(way);
                 while let Some(way) = next {

@@ -9,18 +9,30 @@ use crate::runner::{BoundPass, RunError, RunOptions, RunSummary, run_pipeline};
 use crate::threads::in_threads;
 use crate::{Deadline, PassError};
 use hlo_analysis::Analyses;
-use hlo_analysis::frequency::FrequencyOptions;
+use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::time::{Machine, ModuleTime, predict};
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_sort::SharedSort;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The least share of the predicted time that a later way has to save, where ways change little.
 pub const LEAST_GAIN: f64 = 1e-3;
 
 /// Bytes beyond its share that a faster way may need: programs of a few KiB are not told apart by memory, which no device lacks.
 pub const SPARE_BYTES: u64 = 64 << 10;
+
+/// Gives what the compiler makes of a module for a machine before it runs it.
+pub type AsCompiled = fn(&Module, &Machine) -> Option<Module>;
+
+/// Peak memory that a way may need: so many times that of the first way, and so many bytes beyond.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct MemoryBound {
+    /// Times the peak of the first way.
+    pub times: f64,
+    /// Bytes beyond.
+    pub spare_bytes: u64,
+}
 
 /// One way to run a module.
 pub struct Way {
@@ -30,6 +42,8 @@ pub struct Way {
     pub after: Option<usize>,
     /// Whether it is there to be compared with, and never taken.
     pub is_reference: bool,
+    /// Whether it is taken only if every other way needs more memory than it may.
+    pub is_last_resort: bool,
     /// Its passes as `--pass` takes them.
     pub pipeline: String,
     /// Its passes.
@@ -42,10 +56,13 @@ pub struct Ways {
     pub ways: Vec<Way>,
     /// The machine that runs the module.
     pub machine: Machine,
+    /// Gives the module that the compiler makes of a way's module, or `None` if it changes nothing. Times are those of that module.
+    /// Absent where our own back end runs the module.
+    pub as_compiled: Option<AsCompiled>,
     /// How often loops run where the module does not say.
     pub frequency_options: FrequencyOptions,
-    /// How many times the first way's peak memory another one may need; `None` if memory does not count.
-    pub most_memory: Option<f64>,
+    /// How much peak memory a way may need; `None` if memory does not count.
+    pub most_memory: Option<MemoryBound>,
     /// Bytes that a way's module may take at its peak; `None` if there is no limit.
     pub memory_limit: Option<u64>,
     /// The least share of the predicted time that another way than the first has to save.
@@ -219,18 +236,24 @@ impl Ways {
         let known =
             known.filter(|(_, (way, _))| !way.is_reference).filter_map(|(number, (_, f))| Some((number, f.as_ref()?)));
         let known: Vec<(usize, &Figures)> = known.collect();
-        let first_bytes = known.first().and_then(|(_, figures)| figures.peak_bytes);
-        let most_bytes =
-            self.most_memory.zip(first_bytes).map(|(times, bytes)| times * bytes as f64 + SPARE_BYTES as f64);
+        let first_bytes = figures.iter().flatten().next().and_then(|figures| figures.peak_bytes);
+        let most_bytes = self
+            .most_memory
+            .zip(first_bytes)
+            .map(|(bound, bytes)| bound.times * bytes as f64 + bound.spare_bytes as f64);
         let fits = |figures: &Figures| match (most_bytes, figures.peak_bytes) {
             (Some(most), Some(own)) => own as f64 <= most,
             (_, _) => true,
         };
         let known: Vec<(usize, ModuleTime)> = known
             .iter()
-            .filter(|(_, figures)| fits(figures))
+            .filter(|(number, figures)| !self.ways[*number].is_last_resort && fits(figures))
             .map(|(number, figures)| (*number, figures.time))
             .collect();
+        let last_resort = self.ways.iter().position(|way| way.is_last_resort);
+        if let (true, Some(number)) = (known.is_empty(), last_resort) {
+            return number;
+        }
         let Some(&(first, _)) = known.first() else { return 0 };
         let best_s = known.iter().map(|(_, time)| time.critical_path_s).fold(f64::INFINITY, f64::min);
         let mut as_fast = known.iter().filter(|(_, time)| time.critical_path_s * (1.0 - self.least_gain) <= best_s);
@@ -341,8 +364,12 @@ impl Ways {
             module: Box::new(module.clone()),
         };
         deadline.check().map_err(|error| fail(PassError::from(error).diagnostic))?;
-        let frequencies = analyses.frequencies(module);
-        predict(module, &frequencies, &self.machine)
+        let compiled = self.as_compiled.and_then(|compile| compile(module, &self.machine));
+        let frequencies = match &compiled {
+            Some(compiled) => Arc::new(Frequencies::compute(compiled, self.frequency_options)),
+            None => analyses.frequencies(module),
+        };
+        predict(compiled.as_ref().unwrap_or(module), &frequencies, &self.machine)
             .map_err(|error| fail(Diagnostic::about("machine-size", Entity::Module, error.to_string())))
     }
 

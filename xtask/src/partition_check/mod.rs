@@ -28,6 +28,7 @@ use hlo_tests::random_search::random_search;
 use hlo_tests::random_sharding::annotate;
 use hlo_tests::random_strategies::random_pass;
 use hlo_tests::samples;
+use hlo_tests::unequal_layouts::give_unequal_layouts;
 
 use crate::arguments::{Arguments, Word, unknown};
 use crate::workspace;
@@ -171,7 +172,11 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<bool, String> {
             true => bases.get(number % bases.len().max(1)).cloned(),
             false => random_program(number as u64, &bases, &only, &mut rng),
         };
-        if let Some(base) = base {
+        if let Some(mut base) = base {
+            // Every second program has arrays whose layouts differ from one another.
+            if number % 2 == 1 {
+                give_unequal_layouts(&mut base.module, &mut Rng::new(number as u64 ^ 0x1a70));
+            }
             check.try_one(number, base, &mut rng)?;
         }
     }

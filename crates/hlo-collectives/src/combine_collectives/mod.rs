@@ -45,13 +45,14 @@ pub(crate) mod variadic;
 
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
+use hlo_cluster::XlaCombiner;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{ChannelIds, CollectiveChange, Rewrite};
-use plan::{Bucket, Limits, plan};
+use plan::{Bucket, Limits, XlaRules, plan};
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -65,7 +66,7 @@ const OPTIONS: &[OptionInfo] = &[
     OptionInfo {
         name: "mode",
         kind: OptionKind::Word(&["variadic", "packed"]),
-        default: "packed",
+        default: "variadic",
         help: "one collective of many arrays, or of one array that holds them all",
     },
     OptionInfo {
@@ -96,7 +97,7 @@ impl CombineCollectives {
         let word = options.text("ops");
         let ops = all.into_iter().filter(|op| word == "all" || op.name() == word).collect();
         let threshold_bytes = options.int("threshold-bytes").max(0) as u64;
-        CombineCollectives { is_packed, limits: Limits { threshold_bytes, ops, is_packed } }
+        CombineCollectives { is_packed, limits: Limits { threshold_bytes, ops, is_packed, as_xla: None } }
     }
 
     /// Combines what can be in one computation; how many collectives went and how many came.
@@ -126,6 +127,36 @@ impl CombineCollectives {
             rewrite.finish(module)?;
         }
     }
+}
+
+/// The module as XLA's own combiner leaves it; `None` if it combines nothing there. A scheduled module has been through XLA.
+///
+/// This is the honest baseline of a module that XLA compiles: what XLA combines anyway is nobody's gain. XLA's combiner for GPUs also
+/// combines gathers and scatters of different dims, which this one leaves apart.
+pub fn combine_as_xla(module: &Module, combiner: &XlaCombiner) -> Option<Module> {
+    if module.header.is_scheduled {
+        return None;
+    }
+    let ops = [
+        (Opcode::AllGather, combiner.all_gather_bytes),
+        (Opcode::AllReduce, combiner.all_reduce_bytes),
+        (Opcode::ReduceScatter, combiner.reduce_scatter_bytes),
+    ];
+    let mut combined: Option<Module> = None;
+    for (op, threshold_bytes) in ops.into_iter().filter(|&(_, bytes)| bytes > 0) {
+        let as_xla = Some(XlaRules { most_members: combiner.most_members });
+        let limits = Limits { threshold_bytes, ops: vec![op], is_packed: false, as_xla };
+        let pass = CombineCollectives { is_packed: false, limits };
+        for comp in code_computations(module) {
+            if plan(combined.as_ref().unwrap_or(module), comp, &pass.limits).0.is_empty() {
+                continue;
+            }
+            let target = combined.get_or_insert_with(|| module.clone());
+            // The report is nobody's: XLA says nothing either.
+            pass.combine_in(target, comp, &mut PassReport::new(INFO.name)).ok()?;
+        }
+    }
+    combined
 }
 
 impl Pass for CombineCollectives {

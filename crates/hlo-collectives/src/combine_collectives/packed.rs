@@ -10,7 +10,8 @@
 //!
 //! Before an operand is flattened, it is transposed to the order in which it lies in memory. That moves no element. The dim that
 //! is scattered or gathered must come first, however. A reduce-scatter needs no real transpose if that dim is the slowest in
-//! memory.
+//! memory. The result is unflattened in the operand's order, because that is the order in which its elements arrive. A result whose
+//! own layout is another is copied to it.
 
 use super::attrs_on_own_channel;
 use super::plan::Bucket;
@@ -41,7 +42,9 @@ pub(crate) fn emit(
         [(Opcode::ReduceScatter, Rows { operand: n, result: 1 }), (Opcode::AllGather, Rows { operand: 1, result: n })];
     let rows = by_row.into_iter().find_map(|(op, rows)| (op == opcode).then_some(rows));
     let (operand_rows, result_rows) = (rows.map(|rows| rows.operand), rows.map(|rows| rows.result));
-    let (mut parts, mut sizes) = (Vec::with_capacity(bucket.members.len()), Vec::with_capacity(bucket.members.len()));
+    let n_members = bucket.members.len();
+    let (mut parts, mut sizes) = (Vec::with_capacity(n_members), Vec::with_capacity(n_members));
+    let mut orders = Vec::with_capacity(n_members);
     for &member in &bucket.members {
         let operand = *module.inst(member).operands.first()?;
         let shape = array(module, operand)?.clone();
@@ -49,6 +52,7 @@ pub(crate) fn emit(
         let hint = format!("{}.flat", module.inst_name(operand));
         parts.push(flatten(module, rewrite.at(member), &hint, (operand, &shape), &order, operand_rows));
         sizes.push(shape.n_elems() as i64 / operand_rows.unwrap_or(1).max(1));
+        orders.push(order);
     }
     let like = array(module, first)?;
     let packing = Packing::new(like.dtype, has_flat_layout(like), sizes);
@@ -57,13 +61,12 @@ pub(crate) fn emit(
     let attrs = along_rows(attrs_on_own_channel(module, first, channels), rows.is_some());
     let hint = format!("{}.combined", opcode.name());
     let combined = at.add(module, &hint, opcode, packing.shape(result_rows), &[packed], attrs);
-    for (idx, &member) in bucket.members.iter().enumerate() {
+    for (idx, (&member, order)) in bucket.members.iter().zip(&orders).enumerate() {
         let (at, shape) = (rewrite.at(member), array(module, member)?.clone());
         let hint = format!("{}.part", module.inst_name(member));
         let part = packing.unpack(module, at, &hint, combined, (idx, result_rows));
-        let order = flat_order(&shape, moved_dim(module, member));
         let hint = module.inst_name(member).to_string();
-        let result = unflatten(module, at, &hint, part, &shape, &order);
+        let result = unflatten(module, at, &hint, part, &shape, order);
         rewrite.redirect(member, result);
     }
     Some(combined)

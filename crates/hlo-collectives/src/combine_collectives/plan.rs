@@ -26,6 +26,16 @@ pub(crate) struct Limits {
     pub ops: Vec<Opcode>,
     /// For the packed form: one element type, any dim.
     pub is_packed: bool,
+    /// XLA's own combiner in the place of ours.
+    pub as_xla: Option<XlaRules>,
+}
+
+/// In what XLA's combiner differs from ours: it goes through a computation in its own order, counts the bytes of results alone, and closes
+/// a bucket at the first collective that depends on it (`CombineInstructionsByKey` in XLA's `collective_combiner_utils.h`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct XlaRules {
+    /// Most collectives of one bucket.
+    pub most_members: usize,
 }
 
 /// Collectives that become one.
@@ -67,7 +77,10 @@ pub(crate) fn plan(module: &Module, comp: CompId, limits: &Limits) -> (Vec<Bucke
     let mut left = Vec::new();
     let mut keys: IndexMap<Key, ()> = IndexMap::new();
     let mut candidates: SecondaryMap<InstId, Option<Candidate>> = SecondaryMap::new();
-    let order = by_depth(module, comp);
+    let order = match limits.as_xla {
+        Some(XlaRules { .. }) => module.comp(comp).insts.clone(),
+        None => by_depth(module, comp),
+    };
     let collectives = order.iter().filter(|&&inst| limits.ops.contains(&module.inst(inst).opcode));
     for &inst in collectives.filter(|&&inst| live.contains(inst)) {
         match check(module, inst, &pinned, limits) {
@@ -140,7 +153,10 @@ fn check(
     if limits.is_packed && module.inst(*operand).opcode == Opcode::Concatenate {
         return Err(CombineRefusal::PackedAlready.into());
     }
-    let bytes = result.size_bytes().max(operand_shape.size_bytes());
+    let bytes = match limits.as_xla {
+        Some(XlaRules { .. }) => result.size_bytes(),
+        None => result.size_bytes().max(operand_shape.size_bytes()),
+    };
     if bytes == 0 || bytes > limits.threshold_bytes {
         let threshold_bytes = limits.threshold_bytes;
         return Err(CombineRefusal::Bytes { bytes, threshold_bytes }.into());
@@ -222,10 +238,17 @@ impl BucketPlanner<'_> {
             };
             let together = at..(at + n_together).min(self.order.len());
             let depends = |i: usize| self.module.needed(self.order[i]).any(|p| self.marks[p] == self.stamp);
+            let is_of_key = self.candidates[inst].is_some_and(|c| c.key_idx == key_idx);
             if together.clone().any(depends) {
+                if is_of_key && self.limits.as_xla.is_some() {
+                    break;
+                }
                 together.clone().for_each(|i| self.marks[self.order[i]] = self.stamp);
             } else if let Some(candidate) = self.candidates[inst].filter(|c| c.key_idx == key_idx) {
-                if bucket.bytes.saturating_add(candidate.bytes) > self.limits.threshold_bytes {
+                let is_full = |rules: XlaRules| bucket.members.len() >= rules.most_members;
+                if bucket.bytes.saturating_add(candidate.bytes) > self.limits.threshold_bytes
+                    || self.limits.as_xla.is_some_and(is_full)
+                {
                     break;
                 }
                 self.join(bucket, inst, candidate);

@@ -19,7 +19,7 @@
 
 use super::{
     Begun, CostRule, Effects, EvalRoutine, EvalRule, FactorRule, Flow, LockstepRoutine, OpKind, Opcode, RuleColumns,
-    ShapeRule,
+    ShapeRule, Signs,
 };
 
 /// What a collective op does with the values of the devices that take part.
@@ -155,6 +155,7 @@ impl CollectiveRule {
             flow: self.flow(),
             kind: OpKind::Collective,
             collective: Some(self),
+            signs: if self.reduces() { Signs::UNKNOWN } else { Signs::KEPT },
         }
     }
 

@@ -9,6 +9,7 @@ mod routines;
 mod rules;
 #[macro_use]
 mod scalar;
+mod signs;
 mod table;
 
 pub use collective::{CollectiveForm, CollectiveRule, CollectiveSource, Participation, StartResult};
@@ -16,6 +17,7 @@ pub use formula::{Formula, ScalarFn};
 pub use routines::*;
 pub use rules::*;
 pub use scalar::{BinaryFns, C64, Formulas, UnaryFns};
+pub use signs::{Domain, ResultSign, Signs};
 pub use table::{Opcode, SpecialOp};
 
 use crate::attrs::AttrFormat;
@@ -49,6 +51,8 @@ pub struct OpRow {
     pub kind: OpKind,
     /// What it exchanges between devices, if it is a collective.
     pub collective: Option<CollectiveRule>,
+    /// Which operands give a number, and the sign of the result.
+    pub signs: Signs,
 }
 
 /// What tells the whole of what an op does.
@@ -72,12 +76,20 @@ struct RuleColumns {
     flow: Flow,
     kind: OpKind,
     collective: Option<CollectiveRule>,
+    signs: Signs,
+}
+
+impl RuleColumns {
+    /// The same columns of an op with these signs.
+    const fn with_signs(self, signs: Signs) -> RuleColumns {
+        RuleColumns { signs, ..self }
+    }
 }
 
 impl OpRow {
     const fn new(opcode: Opcode, name: &'static str, arity: Arity, format: AttrFormat, columns: RuleColumns) -> OpRow {
-        let RuleColumns { shape, factors, eval, cost, effects, flow, kind, collective } = columns;
-        OpRow { opcode, name, arity, format, shape, factors, eval, cost, effects, flow, kind, collective }
+        let RuleColumns { shape, factors, eval, cost, effects, flow, kind, collective, signs } = columns;
+        OpRow { opcode, name, arity, format, shape, factors, eval, cost, effects, flow, kind, collective, signs }
     }
 }
 

@@ -4,8 +4,10 @@
 //! has one of three forms:
 //! - `=> unary!(…)` or `=> binary!(…)`: a scalar function gives the other columns, and the code of kernels;
 //! - `=> DESCRIPTOR.columns()`: the descriptor of a collective gives the other columns;
-//! - `, cost, effects, flow; shape, factors, eval`: the columns, for an op that needs code of its own. An op without
-//!   effects is pure, and one without a flow has [`Flow::All`].
+//! - `, cost, effects, flow; shape, factors, eval, signs`: the columns, for an op that needs code of its own. An op without
+//!   effects is pure, one without a flow has [`Flow::All`], and one without signs has [`Signs::UNKNOWN`].
+//!
+//! The first two forms add signs by `.with_signs(…)`.
 
 use super::StartResult::{OperandsAndOutcome, OperandsOutcomeAndContext, Outcome};
 use super::collective::*;
@@ -29,7 +31,7 @@ macro_rules! op_table {
         #[doc = $doc:literal]
         $op:ident $name:literal $arity:expr, $format:ident
         $(, $cost:expr $(, $effects:ident $(, $flow:ident $(($begun:ident))?)?)?;
-            $shape:expr, $factors:expr, $eval:expr)?
+            $shape:expr, $factors:expr, $eval:expr $(, $signs:expr)?)?
         $(=> $columns:expr)?;
     )*) => {
         /// Every opcode of HLO.
@@ -62,6 +64,7 @@ macro_rules! op_table {
                 effects: or_default!(Effects::Pure $(, Effects::$effects)?),
                 flow: or_default!(Flow::All $($(, Flow::$flow $((Begun::$begun))?)?)?),
                 kind: OpKind::Special(SpecialOp::$op), collective: None,
+                signs: or_default!(Signs::UNKNOWN $(, $signs)?),
             };)?
             $(let columns = $columns;)?
             OpRow::new(Opcode::$op, $name, $arity, AttrFormat::$format, columns)
@@ -117,6 +120,7 @@ const fn elementwise(shape: ShapeRule, n_flops: u32, eval: EvalRule, formulas: F
         flow: Flow::All,
         kind: OpKind::Scalar(formulas),
         collective: None,
+        signs: Signs::UNKNOWN,
     }
 }
 
@@ -126,37 +130,37 @@ op_table! {
     // Elementwise, one operand.
     /// The magnitude; of a complex number, a real one.
     Abs "abs" Exactly(1), Plain, PerElement(1);
-        ShapeRule::Abs, Elementwise, elem(E::Abs);
+        ShapeRule::Abs, Elementwise, elem(E::Abs), Signs::NOT_NEGATIVE;
     /// The inverse of the cosine.
-    Acos "acos" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.acos());
+    Acos "acos" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.acos()).with_signs(Signs::UNKNOWN.on(0, Domain::Fraction));
     /// The inverse of the hyperbolic cosine.
     Acosh "acosh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.inverse_cosh());
     /// The inverse of the sine.
-    Asin "asin" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.asin());
+    Asin "asin" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.asin()).with_signs(Signs::UNKNOWN.on(0, Domain::Fraction));
     /// The inverse of the hyperbolic sine.
     Asinh "asinh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.inverse_sinh());
     /// The inverse of the hyperbolic tangent.
-    Atanh "atanh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.atanh());
+    Atanh "atanh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.atanh()).with_signs(Signs::UNKNOWN.on(0, Domain::Fraction));
     /// The cube root.
-    Cbrt "cbrt" Exactly(1), Plain => unary!(N::FLOAT, 8, real: |x| x.cbrt());
+    Cbrt "cbrt" Exactly(1), Plain => unary!(N::FLOAT, 8, real: |x| x.cbrt()).with_signs(Signs::KEPT);
     /// The smallest whole number that is not below the operand.
-    Ceil "ceil" Exactly(1), Plain => unary!(N::FLOAT, 1, real: |x| x.ceil());
+    Ceil "ceil" Exactly(1), Plain => unary!(N::FLOAT, 1, real: |x| x.ceil()).with_signs(Signs::KEPT);
     /// How many zero bits stand above the highest one, within the type's width.
     CountLeadingZeros "count-leading-zeros" Exactly(1), Plain => unary!(N::INT, 1,
-        int: |x, t| x.count_leading_zeros(t));
+        int: |x, t| x.count_leading_zeros(t)).with_signs(Signs::NOT_NEGATIVE);
     /// The cosine.
     Cosine "cosine" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.cos(), complex: C64::cos);
     /// The hyperbolic cosine.
-    Cosh "cosh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.cosh(), complex: |z| C64::new(-z.im, z.re).cos());
+    Cosh "cosh" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.cosh(), complex: |z| C64::new(-z.im, z.re).cos()).with_signs(Signs::NOT_NEGATIVE);
     /// The error function.
     Erf "erf" Exactly(1), Plain => unary!(N::FLOAT, 8, real: |x| x.error_function());
     /// The exponential, `e^x`.
-    Exponential "exponential" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.exp(), complex: C64::exp);
+    Exponential "exponential" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.exp(), complex: C64::exp).with_signs(Signs::NOT_NEGATIVE);
     /// `e^x - 1`, exact for small operands as well.
     ExponentialMinusOne "exponential-minus-one" Exactly(1), Plain => unary!(REAL, 8,
         real: |x| x.exp_m1(), complex: C64::exp_m1);
     /// The largest whole number that is not above the operand.
-    Floor "floor" Exactly(1), Plain => unary!(N::FLOAT, 1, real: |x| x.floor());
+    Floor "floor" Exactly(1), Plain => unary!(N::FLOAT, 1, real: |x| x.floor()).with_signs(Signs::KEPT);
     /// The imaginary part.
     Imag "imag" Exactly(1), Plain, Moves;
         ShapeRule::ComplexPart, Elementwise, elem(E::Imag);
@@ -164,31 +168,31 @@ op_table! {
     IsFinite "is-finite" Exactly(1), Plain, PerElement(1);
         ShapeRule::IsFinite, Elementwise, elem(E::IsFinite);
     /// The natural logarithm.
-    Log "log" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.ln(), complex: C64::ln);
+    Log "log" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.ln(), complex: C64::ln).with_signs(Signs::UNKNOWN.on(0, Domain::Positive));
     /// The natural logarithm of `1 + x`, exact for small operands as well.
-    LogPlusOne "log-plus-one" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.ln_1p(), complex: C64::ln_1p);
+    LogPlusOne "log-plus-one" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.ln_1p(), complex: C64::ln_1p).with_signs(Signs::UNKNOWN.on(0, Domain::Positive));
     /// The logistic function, `1 / (1 + e^-x)`.
     Logistic "logistic" Exactly(1), Plain => unary!(REAL, 10,
-        real: |x| 1.0 / (1.0 + (-x).exp()), complex: C64::logistic);
+        real: |x| 1.0 / (1.0 + (-x).exp()), complex: C64::logistic).with_signs(Signs::NOT_NEGATIVE);
     /// The operand with the other sign; integers wrap.
     Negate "negate" Exactly(1), Plain => unary!(N::INT.or(REAL), 1,
         real: |x| -x, int: |x, _| x.wrapping_neg(), complex: |z| -z);
     /// The bits of an integer, or a `pred`, the other way round.
     Not "not" Exactly(1), Plain => unary!(INT_PRED, 1, int: |x, _| !x, pred: |x| !x);
     /// How many bits are one.
-    PopulationCount "popcnt" Exactly(1), Plain => unary!(N::INT, 1, int: |x, t| x.population_count(t));
+    PopulationCount "popcnt" Exactly(1), Plain => unary!(N::INT, 1, int: |x, t| x.population_count(t)).with_signs(Signs::NOT_NEGATIVE);
     /// The real part.
     Real "real" Exactly(1), Plain, Moves;
         ShapeRule::ComplexPart, Elementwise, elem(E::Real);
     /// The operand rounded to fewer bits of exponent and mantissa, in its own type.
     ReducePrecision "reduce-precision" Exactly(1), ReducePrecision, PerElement(1);
-        ShapeRule::Unary(N::FLOAT), Elementwise, elem(E::ReducePrecision);
+        ShapeRule::Unary(N::FLOAT), Elementwise, elem(E::ReducePrecision), Signs::KEPT;
     /// The nearest whole number; of two as near, the one away from zero.
-    RoundNearestAfz "round-nearest-afz" Exactly(1), Plain => unary!(N::FLOAT, 1, real: |x| x.round());
+    RoundNearestAfz "round-nearest-afz" Exactly(1), Plain => unary!(N::FLOAT, 1, real: |x| x.round()).with_signs(Signs::KEPT);
     /// The nearest whole number; of two as near, the even one.
-    RoundNearestEven "round-nearest-even" Exactly(1), Plain => unary!(N::FLOAT, 1, real: |x| x.round_ties_even());
+    RoundNearestEven "round-nearest-even" Exactly(1), Plain => unary!(N::FLOAT, 1, real: |x| x.round_ties_even()).with_signs(Signs::KEPT);
     /// One over the square root.
-    Rsqrt "rsqrt" Exactly(1), Plain => unary!(REAL, 2, real: |x| x.reciprocal_sqrt(), complex: C64::rsqrt);
+    Rsqrt "rsqrt" Exactly(1), Plain => unary!(REAL, 2, real: |x| x.reciprocal_sqrt(), complex: C64::rsqrt).with_signs(Signs::NOT_NEGATIVE.on(0, Domain::Positive));
     /// -1, 0 or 1; a floating-point zero keeps its sign and a NaN stays.
     Sign "sign" Exactly(1), Plain => unary!(N::SIGNED_OR_FLOAT.or(N::COMPLEX), 1,
         real: |x| x.above(0.0).choose(1.0, x.below(0.0).choose(-1.0, x)), int: |x, t| x.sign(t), complex: C64::sign);
@@ -198,7 +202,7 @@ op_table! {
     Sinh "sinh" Exactly(1), Plain => unary!(REAL, 8,
         real: |x| x.sinh(), complex: |z| { let s = C64::new(-z.im, z.re).sin(); C64::new(s.im, -s.re) });
     /// The square root.
-    Sqrt "sqrt" Exactly(1), Plain => unary!(REAL, 1, real: |x| x.sqrt(), complex: C64::sqrt);
+    Sqrt "sqrt" Exactly(1), Plain => unary!(REAL, 1, real: |x| x.sqrt(), complex: C64::sqrt).with_signs(Signs::NOT_NEGATIVE.on(0, Domain::Positive));
     /// The tangent.
     Tan "tan" Exactly(1), Plain => unary!(REAL, 8, real: |x| x.tan(), complex: C64::tan);
     /// The hyperbolic tangent.
@@ -207,7 +211,7 @@ op_table! {
     // Elementwise, two or three operands.
     /// The sum; integers wrap, and `pred` is or-ed.
     Add "add" Exactly(2), Plain => binary!(ARITH, 1,
-        real: |a, b| a + b, int: |a, b, _| a.wrapping_add(b), pred: |a, b| a | b, complex: |a, b| a + b);
+        real: |a, b| a + b, int: |a, b, _| a.wrapping_add(b), pred: |a, b| a | b, complex: |a, b| a + b).with_signs(Signs::KEPT);
     /// The bits that both operands have.
     And "and" Exactly(2), Plain => binary!(INT_PRED, 1, int: |a, b, _| a & b, pred: |a, b| a & b);
     /// The angle of the point whose coordinates are the second and the first operand.
@@ -220,26 +224,26 @@ op_table! {
         ShapeRule::Compare, Elementwise, elem(E::Compare);
     /// The quotient; integers are truncated, and one divided by zero has all bits set.
     Divide "divide" Exactly(2), Plain => binary!(NO_PRED, 1,
-        real: |a, b| a / b, int: |a, b, t| a.divide(b, t), complex: |a, b| a / b);
+        real: |a, b| a / b, int: |a, b, t| a.divide(b, t), complex: |a, b| a / b).with_signs(Signs::KEPT.on(1, Domain::Positive));
     /// The larger operand; a NaN if either is one, and 0 is above -0.
     Maximum "maximum" Exactly(2), Plain => binary!(ORDERED, 1,
-        real: |a, b| a.larger(b), int: |a, b, t| a.larger_as(b, t), pred: |a, b| a | b);
+        real: |a, b| a.larger(b), int: |a, b, t| a.larger_as(b, t), pred: |a, b| a | b).with_signs(Signs::of(ResultSign::AnyOperand));
     /// The smaller operand; a NaN if either is one, and -0 is below 0.
     Minimum "minimum" Exactly(2), Plain => binary!(ORDERED, 1,
-        real: |a, b| a.smaller(b), int: |a, b, t| a.smaller_as(b, t), pred: |a, b| a & b);
+        real: |a, b| a.smaller(b), int: |a, b, t| a.smaller_as(b, t), pred: |a, b| a & b).with_signs(Signs::KEPT);
     /// The product; integers wrap, and `pred` is and-ed.
     Multiply "multiply" Exactly(2), Plain => binary!(ARITH, 1,
-        real: |a, b| a * b, int: |a, b, _| a.wrapping_mul(b), pred: |a, b| a & b, complex: |a, b| a * b);
+        real: |a, b| a * b, int: |a, b, _| a.wrapping_mul(b), pred: |a, b| a & b, complex: |a, b| a * b).with_signs(Signs::of(ResultSign::Product));
     /// The upper half of the product of two integers.
     MultiplyHigh "mulhi" Exactly(2), Plain => binary!(N::INT, 1, int: |a, b, t| a.multiply_high(b, t));
     /// The bits that either operand has.
     Or "or" Exactly(2), Plain => binary!(INT_PRED, 1, int: |a, b, _| a | b, pred: |a, b| a | b);
     /// The first operand to the power of the second; integers wrap.
     Power "power" Exactly(2), Plain => binary!(NO_PRED, 16,
-        real: |a, b| a.powf(b), int: |a, b, t| a.power(b, t), complex: C64::pow);
+        real: |a, b| a.powf(b), int: |a, b, t| a.power(b, t), complex: C64::pow).with_signs(Signs::NOT_NEGATIVE.on(0, Domain::Positive));
     /// What truncating division leaves, with the sign of the dividend.
     Remainder "remainder" Exactly(2), Plain => binary!(NO_PRED, 2,
-        real: |a, b| a % b, int: |a, b, t| a.remainder(b, t));
+        real: |a, b| a % b, int: |a, b, t| a.remainder(b, t)).with_signs(Signs::KEPT.on(1, Domain::Positive));
     /// The bits moved up, with zeros coming in; 0 if the amount is not below the width.
     ShiftLeft "shift-left" Exactly(2), Plain => binary!(N::INT, 1, int: |a, b, t| a.shift_left(b, t));
     /// The bits moved down, with copies of the top bit coming in.
@@ -250,18 +254,18 @@ op_table! {
         int: |a, b, t| a.shift_right_logical(b, t));
     /// A conversion that rounds up or down by the random bits of the second operand.
     StochasticConvert "stochastic-convert" Exactly(2), Plain, PerElement(2);
-        ShapeRule::StochasticConvert, Elementwise, elem(E::StochasticConvert);
+        ShapeRule::StochasticConvert, Elementwise, elem(E::StochasticConvert), Signs::KEPT;
     /// The difference; integers wrap.
     Subtract "subtract" Exactly(2), Plain => binary!(NO_PRED, 1,
-        real: |a, b| a - b, int: |a, b, _| a.wrapping_sub(b), complex: |a, b| a - b);
+        real: |a, b| a - b, int: |a, b, _| a.wrapping_sub(b), complex: |a, b| a - b).with_signs(Signs::of(ResultSign::Difference));
     /// The bits that exactly one operand has.
     Xor "xor" Exactly(2), Plain => binary!(INT_PRED, 1, int: |a, b, _| a ^ b, pred: |a, b| a ^ b);
     /// The second operand, no lower than the first and no higher than the third.
     Clamp "clamp" Exactly(3), Plain, PerElement(2);
-        ShapeRule::Clamp, Elementwise, elem(E::Clamp);
+        ShapeRule::Clamp, Elementwise, elem(E::Clamp), Signs::KEPT;
     /// The second operand where the first is true, the third elsewhere.
     Select "select" Exactly(3), Plain, PerElement(1);
-        ShapeRule::Select, Elementwise, elem(E::Select);
+        ShapeRule::Select, Elementwise, elem(E::Select), Signs::KEPT;
     /// A computation applied to the operands' elements.
     Map "map" AtLeast(1), Reduce, Called(Runs::Elements), OfCallees;
         ShapeRule::Map, Elementwise, one_array(A::Map);
@@ -272,31 +276,31 @@ op_table! {
         ShapeRule::BitcastConvert, FactorRule::BitcastConvert, elem(E::BitcastConvert);
     /// The operand's values as another element type.
     Convert "convert" Exactly(1), Plain, PerElement(1);
-        ShapeRule::Convert, Elementwise, elem(E::Convert);
+        ShapeRule::Convert, Elementwise, elem(E::Convert), Signs::KEPT;
     /// The operand, in memory of its own.
     Copy "copy" Exactly(1), Plain, Moves, Pure, Identity;
-        ShapeRule::FirstOperand, Elementwise, structure(T::Identity);
+        ShapeRule::FirstOperand, Elementwise, structure(T::Identity), Signs::KEPT;
     /// The operand's memory seen as another shape.
     Bitcast "bitcast" Exactly(1), Plain, Free;
-        ShapeRule::Bitcast, FactorRule::Bitcast, shaping(S::Reshape);
+        ShapeRule::Bitcast, FactorRule::Bitcast, shaping(S::Reshape), Signs::KEPT;
 
     // Shape.
     /// The operand repeated along new dims.
     Broadcast "broadcast" Exactly(1), Dims, Moves;
-        ShapeRule::Broadcast, FactorRule::Broadcast, shaping(S::Broadcast);
+        ShapeRule::Broadcast, FactorRule::Broadcast, shaping(S::Broadcast), Signs::KEPT;
     /// The operands one after the other along a dim.
     Concatenate "concatenate" AtLeast(1), Dims, Moves;
-        ShapeRule::Concatenate, FactorRule::Concatenate, shaping(S::Concatenate);
+        ShapeRule::Concatenate, FactorRule::Concatenate, shaping(S::Concatenate), Signs::KEPT;
     /// The operand's elements under dims that operands give at run time.
     DynamicReshape "dynamic-reshape" AtLeast(1), Plain, Moves;
         ShapeRule::DynamicReshape, Whole("its result dims are run-time values"),
         NotEvaluated("its result dims are run-time values");
     /// A part of fixed size that begins where operands say.
     DynamicSlice "dynamic-slice" AtLeast(1), DynamicSlice, Moves;
-        ShapeRule::DynamicSlice, FactorRule::DynamicSlice, shaping(S::DynamicSlice);
+        ShapeRule::DynamicSlice, FactorRule::DynamicSlice, shaping(S::DynamicSlice), Signs::KEPT;
     /// The first operand with a part, which begins where operands say, replaced by the second.
     DynamicUpdateSlice "dynamic-update-slice" AtLeast(2), Plain, Moves;
-        ShapeRule::DynamicUpdateSlice, FactorRule::DynamicUpdateSlice, shaping(S::DynamicUpdateSlice);
+        ShapeRule::DynamicUpdateSlice, FactorRule::DynamicUpdateSlice, shaping(S::DynamicUpdateSlice), Signs::KEPT;
     /// The size of a dim, as a scalar.
     GetDimensionSize "get-dimension-size" Exactly(1), Dims, Free;
         ShapeRule::GetDimensionSize, Whole("asks for the whole size"), shaping(S::GetDimensionSize);
@@ -306,30 +310,30 @@ op_table! {
         NotEvaluated("makes a dim dynamic, and the evaluator's arrays have static dims");
     /// Each element's index along a dim.
     Iota "iota" Exactly(0), Iota, Moves;
-        ShapeRule::Iota, FactorRule::Iota, shaping(S::Iota);
+        ShapeRule::Iota, FactorRule::Iota, shaping(S::Iota), Signs::NOT_NEGATIVE;
     /// The operand with a border around it and gaps between its elements; negative borders cut.
     Pad "pad" Exactly(2), Pad, Moves;
-        ShapeRule::Pad, FactorRule::Pad, shaping(S::Pad);
+        ShapeRule::Pad, FactorRule::Pad, shaping(S::Pad), Signs::KEPT;
     /// The operand's elements in the same row-major order under other dims.
     Reshape "reshape" Exactly(1), Reshape, Moves;
-        ShapeRule::Reshape, FactorRule::Reshape, shaping(S::Reshape);
+        ShapeRule::Reshape, FactorRule::Reshape, shaping(S::Reshape), Signs::KEPT;
     /// The operand with the order of elements turned round along dims.
     Reverse "reverse" Exactly(1), Dims, Moves;
-        ShapeRule::Reverse, FactorRule::Reverse, shaping(S::Reverse);
+        ShapeRule::Reverse, FactorRule::Reverse, shaping(S::Reverse), Signs::KEPT;
     /// A part of the operand with fixed bounds and strides.
     Slice "slice" Exactly(1), Slice, Moves;
-        ShapeRule::Slice, FactorRule::Slice, shaping(S::Slice);
+        ShapeRule::Slice, FactorRule::Slice, shaping(S::Slice), Signs::KEPT;
     /// The operand with its dims permuted.
     Transpose "transpose" Exactly(1), Dims, Moves;
-        ShapeRule::Transpose, FactorRule::Transpose, shaping(S::Transpose);
+        ShapeRule::Transpose, FactorRule::Transpose, shaping(S::Transpose), Signs::KEPT;
 
     // Contractions, windows, sorting, indexing.
     /// The gradients of a normalization over a batch.
     BatchNormGrad "batch-norm-grad" Exactly(5), BatchNorm, PerElement(16);
-        ShapeRule::BatchNormGrad, FactorRule::BatchNorm, several_arrays(M::BatchNormGrad);
+        ShapeRule::BatchNormGrad, FactorRule::BatchNorm, several_arrays(M::BatchNormGrad), Signs::UNKNOWN.on(3, Domain::Positive);
     /// The operand normalized by a mean and a variance that are given.
     BatchNormInference "batch-norm-inference" Exactly(5), BatchNorm, PerElement(8);
-        ShapeRule::BatchNormInference, FactorRule::BatchNorm, one_array(A::BatchNormInference);
+        ShapeRule::BatchNormInference, FactorRule::BatchNorm, one_array(A::BatchNormInference), Signs::UNKNOWN.on(4, Domain::Positive);
     /// The operand normalized over a batch, with the batch's mean and variance.
     BatchNormTraining "batch-norm-training" Exactly(3), BatchNorm, PerElement(10);
         ShapeRule::BatchNormTraining, FactorRule::BatchNorm, several_arrays(M::BatchNormTraining);
@@ -347,7 +351,7 @@ op_table! {
         ShapeRule::Fft, FactorRule::Fft, one_array(A::Fft);
     /// Slices of the first operand, at the places that the second one lists.
     Gather "gather" Exactly(2), Gather, Moves;
-        ShapeRule::Gather, FactorRule::Gather, one_array(A::Gather);
+        ShapeRule::Gather, FactorRule::Gather, one_array(A::Gather), Signs::KEPT;
     /// A dot one of whose dims falls into groups of sizes known only at run time.
     RaggedDot "ragged-dot" Exactly(3), Dot, CostRule::Dot;
         ShapeRule::RaggedDot, Whole("group sizes are run-time values"), one_array(A::RaggedDot);
@@ -395,7 +399,7 @@ op_table! {
     // Structure.
     /// The first operand, once the second, a token, is there.
     AddDependency "add-dependency" Exactly(2), Plain, Free, Pure, Identity;
-        ShapeRule::FirstOperand, NO_DIMS, structure(T::Identity);
+        ShapeRule::FirstOperand, NO_DIMS, structure(T::Identity), Signs::KEPT;
     /// A token that is there once all operands are.
     AfterAll "after-all" AtLeast(0), Plain, Free;
         ShapeRule::AfterAll, NO_DIMS, structure(T::AfterAll);
@@ -413,7 +417,7 @@ op_table! {
         ShapeRule::Stated("only the callee knows"), FactorRule::CustomCall, lockstep(L::CustomCall);
     /// The operand, at a border between places that differ in an attribute such as sharding.
     Domain "domain" Exactly(1), Domain, Free, Pure, Identity;
-        ShapeRule::FirstOperand, NO_DIMS, structure(T::Identity);
+        ShapeRule::FirstOperand, NO_DIMS, structure(T::Identity), Signs::KEPT;
     /// The result of a computation that a backend runs as one kernel.
     Fusion "fusion" AtLeast(0), Fusion, Called(Runs::Fused), OfCallees, Call;
         ShapeRule::Call, LEAFWISE, lockstep(L::Call);
@@ -422,7 +426,7 @@ op_table! {
         ShapeRule::GetTupleElement, NO_DIMS, structure(T::GetTupleElement);
     /// The operand, which no optimization may look through.
     OptimizationBarrier "opt-barrier" Exactly(1), Plain, Free, Pure, Identity;
-        ShapeRule::FirstOperand, NO_DIMS, structure(T::Identity);
+        ShapeRule::FirstOperand, NO_DIMS, structure(T::Identity), Signs::KEPT;
     /// An argument of the computation.
     Parameter "parameter" Exactly(0), Parameter, Free, Pure, Parameter;
         ShapeRule::Stated("given from outside"), NO_DIMS, Routine(EvalRoutine::Parameter);

@@ -2,12 +2,14 @@
 
 use super::json_line;
 use crate::arguments::{ReportFormat, TimeArgs};
+use crate::baseline::compiled;
 use crate::complete::read_completed;
 use crate::console::Console;
 use crate::{Failure, exit, machine};
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::time::{Machine, predict, predict_as_ordered};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::fmt::Write;
 
 /// Prints the prediction.
@@ -19,9 +21,11 @@ pub(super) fn run(args: &TimeArgs, console: &mut Console<'_>) -> Result<u8, Fail
     let module = loaded.module;
     let machine = machine::machine(&args.machine, module.n_devices().max(1))?;
     let options = FrequencyOptions { unknown_trip_count: args.unknown_trip_count };
-    let frequencies = Frequencies::compute(&module, options);
+    // An order of instructions is that of the module as it stands.
+    let compiled = if args.as_ordered { Cow::Borrowed(&module) } else { compiled(&module, &machine) };
+    let frequencies = Frequencies::compute(&compiled, options);
     let predict = if args.as_ordered { predict_as_ordered } else { predict };
-    let time = predict(&module, &frequencies, &machine).map_err(|error| Failure::Usage(error.to_string()))?;
+    let time = predict(&compiled, &frequencies, &machine).map_err(|error| Failure::Usage(error.to_string()))?;
     let facts = Facts {
         n_devices: module.n_devices().max(1) as u64,
         critical_path_s: time.critical_path_s,

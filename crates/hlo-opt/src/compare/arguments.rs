@@ -42,7 +42,7 @@ fn not_negative(text: &str) -> Result<f64, String> {
 
 /// `compare`.
 #[derive(Args, Debug)]
-#[command(after_help = "Exit codes: 0 the same, 4 different")]
+#[command(after_help = "Exit codes: 0 the same, 4 different, 5 undecided: more than 1 % of an output is NaN in both")]
 pub(crate) struct CompareArgs {
     /// HLO text or proto that says what is right, or - for stdin; also a global program, from before XLA's partitioner
     pub a: PathBuf,
@@ -55,7 +55,9 @@ pub(crate) struct CompareArgs {
 
 /// `bisect`.
 #[derive(Args, Debug)]
-#[command(after_help = "Exit codes: 0 no pass changes the results, 4 one does")]
+#[command(
+    after_help = "Exit codes: 0 no pass changes the results, 4 one does, 5 undecided: more than 1 % of an output is NaN"
+)]
 pub(crate) struct BisectArgs {
     /// HLO text or proto, or - for stdin
     pub file: PathBuf,

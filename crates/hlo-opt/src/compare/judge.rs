@@ -39,12 +39,46 @@ pub(crate) struct Verdict {
     pub n_devices: usize,
     /// Whether the outputs are those of a global program.
     pub is_global: bool,
+    /// Of each output, what NaN hides.
+    pub hidden: Vec<Hidden>,
 }
+
+/// How many elements of an output are NaN in both programs.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Hidden {
+    /// In the trial that hides the least, over all devices.
+    pub n_nan: usize,
+    /// Of so many.
+    pub n_elems: usize,
+    /// In all trials together.
+    pub n_in_all: usize,
+}
+
+impl Hidden {
+    /// Whether so much is hidden in every trial that "the same" would say nothing.
+    pub(crate) fn is_undecided(self) -> bool {
+        self.n_nan as f64 > MOST_HIDDEN * self.n_elems as f64
+    }
+
+    /// The same after one more trial.
+    fn after(self, trial: u64, leaf: &LeafDifference) -> Hidden {
+        let n_nan = if trial == 0 { leaf.n_nan } else { self.n_nan.min(leaf.n_nan) };
+        Hidden { n_nan, n_elems: leaf.n_elems, n_in_all: self.n_in_all + leaf.n_nan }
+    }
+}
+
+/// The share of an output's elements that may be NaN in both programs.
+const MOST_HIDDEN: f64 = 0.01;
 
 impl Verdict {
     /// Whether all outputs are near enough.
     pub(crate) fn is_same(&self) -> bool {
         self.leaves.iter().all(|leaf| leaf.first.is_none())
+    }
+
+    /// Whether no output differs, but NaN hides too much of one of them.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.is_same() && self.hidden.iter().any(|hidden| hidden.is_undecided())
     }
 }
 
@@ -91,7 +125,7 @@ impl<'a> Judge<'a> {
         })?;
         let n_trials = if self.args.inputs.inputs.is_some() { 1 } else { self.args.trials };
         let (n_devices, is_global) = (self.reference.module().n_devices(), self.reference.is_global());
-        let mut verdict = Verdict { trial: 0, leaves: Vec::new(), n_devices, is_global };
+        let mut verdict = Verdict { trial: 0, leaves: Vec::new(), n_devices, is_global, hidden: Vec::new() };
         let mut ways: Option<Ways> = None;
         for trial in 0..n_trials {
             self.prepare(trial, console)?;
@@ -109,6 +143,10 @@ impl<'a> Judge<'a> {
             if let Some(kept) = self.trials.get_mut(trial as usize).filter(|_| !leaves.is_empty()) {
                 kept.is_widened |= tolerance != kept.tolerance;
                 kept.tolerance = tolerance;
+            }
+            verdict.hidden.resize(leaves.len(), Hidden::default());
+            for (hidden, leaf) in verdict.hidden.iter_mut().zip(&leaves) {
+                *hidden = hidden.after(trial, leaf);
             }
             verdict = Verdict { trial, leaves, ..verdict };
             if !verdict.is_same() {

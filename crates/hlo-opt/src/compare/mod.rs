@@ -52,7 +52,11 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console<'_>) -> Result<u8, F
     let mut judge = Judge::new(&args.judge, &source.name, reference)?;
     let verdict = judge.judge(&name, &chain, console)?;
     console.print(of_verdict(&verdict, &args.judge, &loaded.module).as_bytes())?;
-    Ok(if verdict.is_same() { exit::OK } else { exit::DIFFERENT })
+    Ok(match verdict.is_same() {
+        true if verdict.is_undecided() => exit::UNKNOWN,
+        true => exit::OK,
+        false => exit::DIFFERENT,
+    })
 }
 
 /// What is compared: one module, or the three of a folder of sharded state.

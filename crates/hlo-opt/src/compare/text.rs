@@ -24,12 +24,13 @@ pub(crate) fn of_verdict(verdict: &Verdict, args: &JudgeArgs, reference: &Module
         let of_program = if verdict.is_global { " of the global program" } else { "" };
         let (n, devices, trials) =
             (verdict.leaves.len(), verdict.n_devices, if n_trials == 1 { "trial" } else { "trials" });
+        let what = if verdict.is_undecided() { "undecided" } else { "the same" };
         let _ = writeln!(
             out,
-            "the same: {n} outputs{of_program} on {devices} devices, {n_trials} {trials}; the largest difference is {worst:.1e} of an \
+            "{what}: {n} outputs{of_program} on {devices} devices, {n_trials} {trials}; the largest difference is {worst:.1e} of an \
              output's largest element"
         );
-        note_nans(verdict, &mut out);
+        note_nans(verdict, reference, &mut out);
         return out;
     };
     let cut = verdict.leaves.get(leaf_idx).and_then(|leaf| leaf.cut.as_ref());
@@ -49,7 +50,7 @@ pub(crate) fn of_verdict(verdict: &Verdict, args: &JudgeArgs, reference: &Module
         number(*found)
     );
     table(verdict, reference, &mut out);
-    note_nans(verdict, &mut out);
+    note_nans(verdict, reference, &mut out);
     out
 }
 
@@ -76,15 +77,38 @@ fn table(verdict: &Verdict, reference: &Module, out: &mut String) {
     let _ = writeln!(out, "{n_rows} of {} outputs differ", verdict.leaves.len());
 }
 
-/// NaNs hide errors: says where nothing could be compared.
-fn note_nans(verdict: &Verdict, out: &mut String) {
-    let n_nan: usize = verdict.leaves.iter().map(|leaf| leaf.n_nan).sum();
-    if n_nan > 0 {
-        let _ = writeln!(
-            out,
-            "note: {n_nan} values are NaN in the reference, which hides differences: choose other inputs (--draw)"
-        );
+/// Says where NaN in both programs hides differences, and lists the outputs of which it hides too much.
+fn note_nans(verdict: &Verdict, reference: &Module, out: &mut String) {
+    let n_in_all: usize = verdict.hidden.iter().map(|hidden| hidden.n_in_all).sum();
+    if n_in_all == 0 {
+        return;
     }
+    let n_elems: usize = verdict.hidden.iter().map(|hidden| hidden.n_elems).sum();
+    let n_compared = n_elems * (verdict.trial as usize + 1);
+    let _ =
+        writeln!(out, "note: {n_in_all} of {n_compared} elements are NaN in both programs, which hides differences");
+    let undecided = verdict.hidden.iter().enumerate().filter(|(_, hidden)| hidden.is_undecided());
+    let n_undecided = undecided.clone().count();
+    if n_undecided == 0 {
+        return;
+    }
+    let names = output_names(reference);
+    let shapes = result_leaves(reference);
+    let _ = writeln!(out, "{:>6}  {:<24} {:>12} {:>12}", "output", "shape", "NaN at least", "of");
+    for (i, hidden) in undecided.take(MAX_ROWS) {
+        let shape = shapes.get(i).map(shown).unwrap_or_default();
+        let name = names.get(i).map_or(String::new(), |name| format!("  {name}"));
+        let _ = writeln!(out, "{i:>6}  {shape:<24} {:>12} {:>12}{name}", hidden.n_nan, hidden.n_elems);
+    }
+    if n_undecided > MAX_ROWS {
+        let _ = writeln!(out, "   and {} outputs more", n_undecided - MAX_ROWS);
+    }
+    let _ = writeln!(
+        out,
+        "{n_undecided} of {} outputs are NaN in more than 1 % of their elements in every trial: choose inputs for which the program \
+         gives numbers (--draw, --inputs)",
+        verdict.hidden.len()
+    );
 }
 
 fn number(scalar: Scalar) -> String {

@@ -2,6 +2,7 @@
 
 use super::arguments::{AlgebraChoice, ParallelArgs, ParallelEmit};
 use super::time_text;
+use crate::baseline::predict_compiled;
 use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
 use crate::machine::Chosen;
@@ -9,9 +10,8 @@ use crate::output::{check_target, expect_no_input, write_whole};
 use crate::progress::Progress;
 use crate::{Failure, exit, machine, registry};
 use hlo_analysis::Analyses;
-use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
+use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::memory::memory_sizes;
-use hlo_analysis::time::predict;
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::print::{PrintOptions, print_module};
@@ -193,8 +193,7 @@ fn predicted_s(plan: &ParallelPlan, options: &SearchOptions, machine: &Chosen) -
     let mut calls = parse_pipeline(PARTITION).map_err(|error| about_plan(error.to_string()))?;
     machine.fill_calls(&mut calls);
     run_calls(&mut local, &calls)?;
-    let frequencies = Frequencies::compute(&local, FrequencyOptions::default());
-    let time = predict(&local, &frequencies, &options.machine);
+    let time = predict_compiled(&local, FrequencyOptions::default(), &options.machine);
     time.map(|time| time.critical_path_s).map_err(|error| about_plan(error.to_string()))
 }
 

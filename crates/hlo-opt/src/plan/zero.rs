@@ -5,6 +5,7 @@ use super::arguments::{ZeroArgs, ZeroEmit};
 use super::parallel::run_passes;
 use super::zero_row::{Row, Table, size_text};
 use super::{retarget, time_text, zero_page, zero_picture};
+use crate::baseline::predict_compiled;
 use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
 use crate::machine::{self, Chosen};
@@ -12,7 +13,7 @@ use crate::{Failure, exit, presets};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::memory::memory_sizes;
-use hlo_analysis::time::{Machine, predict};
+use hlo_analysis::time::Machine;
 use hlo_analysis::traffic::Traffic;
 use hlo_audit::find_global_mark;
 use hlo_ir::Module;
@@ -174,7 +175,7 @@ fn row_of(
         temp_bytes: memory.temp_bytes,
         peak_bytes: memory.peak_bytes,
         sent_bytes: Traffic::find(module, &frequencies).sent_bytes,
-        step_s: predict(module, &frequencies, machine).map_or(f64::INFINITY, |time| time.critical_path_s),
+        step_s: predict_compiled(module, frequency_options, machine).map_or(f64::INFINITY, |time| time.critical_path_s),
         fits: false,
         is_best: false,
     }

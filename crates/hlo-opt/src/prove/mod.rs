@@ -47,6 +47,9 @@ fn evaluated(
     let judge = Judge::new(&args.judge, source, reference)?;
     judge.check_inputs(console)?;
     Ok(match judge.until(deadline).judge(name, chain, console) {
+        Ok(verdict) if verdict.is_undecided() => {
+            Outcome::Unknown(format!("in the evaluator too much is NaN: {}", of_verdict(&verdict, &args.judge, before)))
+        }
         Ok(verdict) if verdict.is_same() => {
             Outcome::Unknown("in the evaluator the results are the same on the inputs that were drawn".into())
         }

@@ -1,16 +1,19 @@
 //! What a step costs on one device, before and after the passes.
 
 use super::html::{View, Views};
+use crate::baseline::combiner;
 use hlo_analysis::Analyses;
-use hlo_analysis::frequency::FrequencyOptions;
+use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::memory::{MemorySizes, memory_curve};
 use hlo_analysis::time::{Machine, ModuleTime, predict, predict_timeline};
 use hlo_analysis::traffic::Traffic;
 use hlo_ir::Module;
 use hlo_pass::STACK_BYTES;
+use hlo_pass::fastest::AsCompiled;
 use hlo_pass::report::{Candidate, WayChoice};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// What times are predicted for.
@@ -20,6 +23,8 @@ pub(crate) struct Pricing {
     pub machine: Machine,
     /// How often loops run where the module does not say.
     pub frequency_options: FrequencyOptions,
+    /// What the compiler makes of the module, as in [`hlo_pass::fastest::Ways`].
+    pub as_compiled: Option<AsCompiled>,
 }
 
 /// The figures of a module before and after all passes.
@@ -27,6 +32,8 @@ pub(crate) struct Pricing {
 pub(crate) struct Totals {
     /// The machine that the times are predicted for.
     pub machine: String,
+    /// How XLA combines collectives on its own, which the figures count; `None` where our own back end runs the module.
+    pub baseline: Option<String>,
     /// Devices that the module runs on.
     pub n_devices: usize,
     /// Of the module as it came.
@@ -95,20 +102,26 @@ impl Measured {
     /// Measures a verified module, of which `analyses` are known.
     fn of(module: &Module, mut analyses: Analyses, pricing: &Pricing, scope: Scope) -> Measured {
         analyses.frequency_options = pricing.frequency_options;
-        let frequencies = analyses.frequencies(module);
+        let memory = analyses.memory(module);
+        let combined = pricing.as_compiled.and_then(|compile| compile(module, &pricing.machine));
+        let module = combined.as_ref().unwrap_or(module);
+        let frequencies = match &combined {
+            Some(combined) => Arc::new(Frequencies::compute(combined, pricing.frequency_options)),
+            None => analyses.frequencies(module),
+        };
         let traffic = Traffic::find(module, &frequencies);
         match scope {
             Scope::Figures => {
                 let time = predict(module, &frequencies, &pricing.machine).ok();
-                Measured { figures: Figures::new(traffic, time, analyses.memory(module)), view: None }
+                Measured { figures: Figures::new(traffic, time, memory), view: None }
             }
-            Scope::Untimed => Measured { figures: Figures::new(traffic, None, analyses.memory(module)), view: None },
+            Scope::Untimed => Measured { figures: Figures::new(traffic, None, memory), view: None },
             Scope::Page => {
                 let timeline = predict_timeline(module, &frequencies, &pricing.machine).ok();
-                let (memory, points) = memory_curve(module);
+                let (curve, points) = memory_curve(module);
                 let (time, spans) = timeline.unzip();
-                let figures = Figures::new(traffic, time, memory.sizes);
-                let view = View::of(module, &frequencies, spans, (&memory, &points));
+                let figures = Figures::new(traffic, time, memory);
+                let view = View::of(module, &frequencies, spans, (&curve, &points));
                 Measured { figures, view: Some(Box::new(view)) }
             }
         }
@@ -215,6 +228,7 @@ impl Before {
         let views = before.view.map(|before| Views { before, after: view });
         let after_figures = figures.unwrap_or_else(|| before.figures.clone());
         let (machine, n_devices) = (pricing.machine.to_string(), after.n_devices().max(1));
-        (Totals { machine, n_devices, before: before.figures, after: after_figures }, views)
+        let baseline = pricing.as_compiled.map(|_| combiner(&pricing.machine));
+        (Totals { machine, baseline, n_devices, before: before.figures, after: after_figures }, views)
     }
 }

@@ -27,7 +27,8 @@ pub(super) fn summary(report: &ModuleReport) -> String {
     let Some(totals) = report.totals.as_ref().filter(|_| is_worth_a_word(report)) else { return out };
     let _ = writeln!(out, "{}: {}", report.module, deed(report));
     table(totals, &mut out);
-    let machine = format!("{} x {}", totals.n_devices, totals.machine);
+    let baseline = totals.baseline.as_ref().map_or(String::new(), |how| format!("; {how}"));
+    let machine = format!("{} x {}{baseline}", totals.n_devices, totals.machine);
     let _ = match (totals.before.time, totals.after.time) {
         (Some(before), Some(after)) if before.is_partial || after.is_partial => {
             writeln!(
@@ -183,6 +184,7 @@ mod tests {
         });
         let totals = Totals {
             machine: "h200, one switch".into(),
+            baseline: None,
             n_devices: 8,
             before: figures(4096.0),
             after: figures(2048.0),
