@@ -4,7 +4,7 @@ use crate::array::{Tree, Value};
 use crate::certificate::Certificate;
 use crate::deadline::Deadline;
 use crate::devices::Classes;
-use crate::effects::{ChangedEffect, changed_effects};
+use crate::effects::{ChangedEffect, changed_effects, first_effect, has_effects};
 use crate::elementwise::Freedom;
 use crate::global::{self, Layouts};
 use crate::prover::{Prover, Side};
@@ -12,6 +12,7 @@ use crate::rules::{Rule, Rules};
 use crate::term::Node;
 use crate::trace::Trace;
 use crate::words::ModuleWords;
+use crate::world::SEEN;
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::sharding::LeafSharding;
 use hlo_ir::shardy::Meshes;
@@ -60,6 +61,19 @@ pub struct Output {
     pub is_layout_assumed: bool,
 }
 
+/// What is known of the effects, such as outfeeds and transfers.
+#[derive(Clone, Debug)]
+pub struct EffectsProof {
+    /// Whether the modules have the same effects in the same order, with the same operands and tokens, on every device.
+    pub verdict: Verdict,
+    /// The rules for exact numbers that the proof of their operands rests on.
+    pub modulo: Rules,
+    /// The effect in which the modules part, if it is not proved.
+    pub difference: Option<String>,
+    /// The effects of which the modules have not the same number of instructions.
+    pub changed: Vec<ChangedEffect>,
+}
+
 /// What is known of all outputs.
 #[derive(Clone, Debug)]
 pub struct Proof {
@@ -73,29 +87,41 @@ pub struct Proof {
     pub n_terms: usize,
     /// Whether it ended at the deadline. What was proved until then is.
     pub is_out_of_time: bool,
-    /// The effects that the modules do not have alike: they are no part of what is proved.
-    pub changed_effects: Vec<ChangedEffect>,
+    /// What is known of the effects.
+    pub effects: EffectsProof,
 }
 
 impl Proof {
-    /// Whether every output is proved.
+    /// Whether every output is proved, and the effects are.
     pub fn is_proved(&self) -> bool {
+        self.effects.verdict == Verdict::Proved && self.has_proved_outputs()
+    }
+
+    /// Whether every output is proved.
+    pub fn has_proved_outputs(&self) -> bool {
         self.outputs.iter().all(|output| output.verdict == Verdict::Proved)
     }
 
     /// Takes over what another run of the proof, with more freedom, proves besides, and its reasons for what it does not. `is_exact`:
     /// whether it uses no rules for exact numbers. `has_reasons`: whether its reasons are of the loops as they stand.
     fn improve(&mut self, freer: Proof, is_exact: bool, has_reasons: bool) {
-        let used = freer.outputs.iter().fold(Rules::NONE, |rules, output| rules | output.modulo);
+        let used = freer.outputs.iter().fold(freer.effects.modulo, |rules, output| rules | output.modulo);
+        let some = if used == Rules::NONE { Rules::of(Rule::SumFlattens) } else { used };
         for (output, mut found) in self.outputs.iter_mut().zip(freer.outputs) {
             if output.verdict == Verdict::Proved || found.verdict == Verdict::Unknown && !has_reasons {
                 continue;
             }
             if found.verdict == Verdict::Proved && found.modulo == Rules::NONE && !is_exact {
                 // Without the rules for exact numbers it was not proved, so it rests on some of them.
-                found.modulo = if used == Rules::NONE { Rules::of(Rule::SumFlattens) } else { used };
+                found.modulo = some;
             }
             *output = found;
+        }
+        if self.effects.verdict == Verdict::Unknown && (freer.effects.verdict == Verdict::Proved || has_reasons) {
+            self.effects = freer.effects;
+            if self.effects.verdict == Verdict::Proved && self.effects.modulo == Rules::NONE && !is_exact {
+                self.effects.modulo = some;
+            }
         }
         self.n_terms = self.n_terms.max(freer.n_terms);
         self.is_out_of_time = freer.is_out_of_time;
@@ -261,7 +287,14 @@ fn prove_with(
 ) -> Result<Proof, Error> {
     let expected_types = output_types(before)?;
     let inputs = inputs(prover, before, options, is_global)?;
+    let modules: Vec<&Module> = std::iter::once(before).chain(after.iter().copied()).collect();
+    // What a whole value's effect is of its tiles is not known.
+    let has_comparable_effects = !is_global || !modules.iter().any(|module| has_effects(module));
+    let is_comparable = [has_comparable_effects, !is_global];
+    prover.begin_worlds(is_comparable);
     let expected = run(prover, before, (0, is_global), &inputs)?;
+    let expected_world = prover.outside.worlds[SEEN].clone();
+    prover.begin_worlds(is_comparable);
     let mut types = input_types(before)?;
     let mut found = inputs;
     let mut was_tiled = !is_global;
@@ -275,8 +308,8 @@ fn prove_with(
         found = run(prover, module, (1 + number, is_global), &found)?;
         types = output_types(module)?;
     }
+    let found_world = prover.outside.worlds[SEEN].clone();
     let last = after.last().copied().unwrap_or(before);
-    let modules: Vec<&Module> = std::iter::once(before).chain(after.iter().copied()).collect();
     let layouts = if is_global {
         let meshes = Meshes::of(&before.header).map_err(|error| Error::Annotation(error.to_string()))?;
         Some(global::output_layouts(before, last, &meshes, expected_types.len()))
@@ -312,7 +345,26 @@ fn prove_with(
         }
         outputs.push(output);
     }
+    let difference = match has_comparable_effects {
+        true => prover.compare_worlds(&modules, &expected_world, &found_world),
+        false => Some(format!("{} stands in a global program or in one of its tiles, which is not compared", first_effect(&modules))),
+    };
+    let verdict = if difference.is_none() { Verdict::Proved } else { Verdict::Unknown };
+    let changed = changed_effects(before, after);
+    let mut effects = EffectsProof { verdict, modulo: Rules::NONE, difference, changed };
+    if verdict == Verdict::Unknown {
+        // The world may answer otherwise, so that equal terms are not equal numbers.
+        for (output, value) in outputs.iter_mut().zip(&expected) {
+            let mut holds_effects = false;
+            prover.for_each_term(value, &mut |term| holds_effects |= prover.arrays.terms.holds_effects(term));
+            if holds_effects && output.verdict == Verdict::Proved {
+                output.verdict = Verdict::Unknown;
+                output.difference = Some("it depends on what effects give, which are not proved".to_string());
+            }
+        }
+    }
     if prover.arrays.terms.devices.has_overflowed {
+        effects.verdict = Verdict::Unknown;
         for output in outputs.iter_mut().filter(|output| output.verdict == Verdict::Proved) {
             output.verdict = Verdict::Unknown;
             output.difference = Some("a summand counts more than 2^128 times, which is not told apart".to_string());
@@ -320,6 +372,7 @@ fn prove_with(
     }
     let is_out_of_time = prover.arrays.terms.deadline.has_passed();
     if is_out_of_time {
+        (effects.verdict, effects.difference) = (Verdict::Unknown, None);
         for output in &mut outputs {
             (output.verdict, output.difference) = (Verdict::Unknown, None);
         }
@@ -333,13 +386,18 @@ fn prove_with(
             }
         }
     }
+    if effects.verdict == Verdict::Proved {
+        for value in [&expected_world, &found_world] {
+            prover.for_each_term(value, &mut |term| effects.modulo = effects.modulo | rules[term.0 as usize].inexact());
+        }
+    }
     Ok(Proof {
         outputs,
         n_devices: prover.n_devices(),
         is_global,
         n_terms: prover.arrays.terms.len(),
         is_out_of_time,
-        changed_effects: changed_effects(before, after),
+        effects,
     })
 }
 
@@ -526,7 +584,8 @@ fn inputs(prover: &mut Prover, module: &Module, options: &Options, is_global: bo
             };
             let n = match leaf {
                 Shape::Array(array) | Shape::Buffer(array) => array.n_elems() as i64,
-                Shape::Tuple(_) | Shape::Token | Shape::Opaque => 0,
+                Shape::Token => 1,
+                Shape::Tuple(_) | Shape::Opaque => 0,
             };
             let term = prover.arrays.terms.leaf(Node::Input(n_leaves as u32), n, classes, Rules::NONE);
             out.push(Value::Same(prover.arrays.whole(term, n)));

@@ -10,6 +10,7 @@ use crate::segment::Coords;
 use crate::term::{Arg, ArrayId, Extra, Head, Node, TermId, Terms};
 use crate::trace::Trace;
 use crate::words::ModuleWords;
+use crate::world::Outside;
 use hashbrown::HashMap;
 use hlo_ir::monoid::Monoid;
 use hlo_ir::shardy::Meshes;
@@ -55,6 +56,8 @@ pub(crate) struct Prover {
     /// Of leaves of the second module's loops that are none of the first's: why. And of the loop that was tried last, as a whole.
     pub partings: HashMap<(crate::term::LoopId, u32), Parting>,
     pub last_parting: Option<Parting>,
+    /// What the world outside has seen so far.
+    pub outside: Outside,
     /// What instructions gave, where it is wanted.
     pub trace: Option<Trace>,
     n_noted: usize,
@@ -68,8 +71,10 @@ pub(crate) struct Prover {
 
 impl Prover {
     pub(crate) fn new(n_devices: usize, freedom: Freedom) -> Prover {
+        let mut arrays = Arrays::new(n_devices);
+        let nothing = Value::Same(arrays.intern(Vec::new()));
         Prover {
-            arrays: Arrays::new(n_devices),
+            arrays,
             elementwise: Elementwise::new(freedom),
             loops: Vec::new(),
             n_loops: 0,
@@ -82,6 +87,7 @@ impl Prover {
             cuts_otherwise: false,
             partings: HashMap::new(),
             last_parting: None,
+            outside: Outside::new(nothing),
             trace: None,
             n_noted: 0,
             members: Vec::new(),
