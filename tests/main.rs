@@ -5,6 +5,7 @@ mod certificates;
 mod cli;
 mod convolutions;
 mod deadline;
+mod defaults;
 mod decompose;
 mod equivalence;
 mod frequencies;

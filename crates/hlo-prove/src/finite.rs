@@ -145,10 +145,11 @@ impl Elementwise {
         let Some((least, greatest)) = range_of(op.dtype) else { return true };
         let estimate = self.estimate(terms, factor);
         let (Some(m), false) = (estimate.magnitude(), estimate == Estimate::Known(0.0)) else { return false };
-        // Half of the range is left to what is multiplied.
+        // Half of the range is left to what is multiplied. Inputs have no bounds: many are much smaller than one, few much larger.
+        let (smaller, larger) = if matches!(estimate, Estimate::Known(_)) { (0, 0) } else { (8, 4) };
         match op.linear() {
-            Linear::Product | Linear::DotProduct => (least..=greatest / 2).contains(&m.exponent),
-            Linear::Quotient => !m.may_be_zero && (-greatest / 2..=greatest).contains(&m.exponent),
+            Linear::Product | Linear::DotProduct => (least..=greatest / 2 - larger).contains(&m.exponent),
+            Linear::Quotient => !m.may_be_zero && (smaller - greatest / 2..=greatest).contains(&m.exponent),
             Linear::RoundedProduct | Linear::No => false,
         }
     }
@@ -373,7 +374,8 @@ fn exponential(op: &ElementwiseOp, x: Estimate) -> Estimate {
         Estimate::Masked if op.opcode == Opcode::Exponential => {
             Estimate::Finite(Magnitude { may_be_zero: true, ..GENERIC })
         }
-        Estimate::Finite(m) if m.exponent <= most => {
+        // Numbers near a power of two are often four times as large.
+        Estimate::Finite(m) if m.exponent <= most - 3 => {
             Estimate::Finite(Magnitude { may_be_zero: op.opcode != Opcode::Exponential && m.may_be_zero, ..GENERIC })
         }
         Estimate::Known(_) | Estimate::Finite(_) | Estimate::Masked | Estimate::Unfit => Estimate::Unfit,

@@ -3,7 +3,7 @@
 //! Readers and builders take such values away, so that an instruction that states a default equals one that leaves it out: in
 //! comparisons, hashes, proofs and prints. The printer asks as well, for attributes that were changed in place.
 
-use super::{Attrs, CustomAttrs, FieldMut, FieldRef, Marks, OutfeedAttrs, Presence};
+use super::{Attrs, CustomAttrs, FieldMut, FieldRef, Marks, Metadata, OutfeedAttrs, Presence};
 use crate::dtype::{DType, NumberClass};
 use crate::module::{InstId, Module};
 use crate::print::normal_accuracy;
@@ -79,6 +79,10 @@ impl Marks {
     /// Leaves out what means the same as its absence.
     pub fn normalize(&mut self) {
         self.backend_config.take_if(|config| config.is_empty());
+        self.metadata.take_if(|metadata| **metadata == Metadata::default());
+        if self.statistics.0.trim_matches(['{', '}', ' ']).is_empty() {
+            self.statistics.0.clear();
+        }
         if normal_accuracy(&self.result_accuracy.0).is_empty() {
             self.result_accuracy.0.clear();
         }
