@@ -133,7 +133,8 @@ fn attributes_that_state_their_defaults_are_none() {
         let Ok(module) = parse(&sample.text) else { continue };
         let text = print(&module, FormChoice::Auto);
         for inst in insts(&module) {
-            let operand = module.inst(inst).operands.first().and_then(|&of| module.shape(of).as_array()).map(|a| a.dtype);
+            let operand =
+                module.inst(inst).operands.first().and_then(|&of| module.shape(of).as_array()).map(|a| a.dtype);
             let format = module.inst(inst).attrs.format();
             let mut texts = Vec::new();
             module.inst(inst).attrs.for_each_field(&mut |key, presence, field| {
@@ -158,7 +159,8 @@ fn attributes_that_state_their_defaults_are_none() {
         }
     }
     assert!(failures.is_empty(), "{} fail\n{}", failures.len(), failures.join("\n"));
-    let missing: Vec<_> = open_keys.difference(&stated_keys).filter(|(_, key)| !NOT_STATED.iter().any(|n| n.0 == *key)).collect();
+    let missing: Vec<_> =
+        open_keys.difference(&stated_keys).filter(|(_, key)| !NOT_STATED.iter().any(|n| n.0 == *key)).collect();
     assert!(missing.is_empty(), "not stated: {missing:?}");
     assert!(stated_keys.len() >= 50, "only {} attributes: {stated_keys:?}", stated_keys.len());
 }
@@ -166,7 +168,9 @@ fn attributes_that_state_their_defaults_are_none() {
 #[test]
 fn marks_that_say_nothing_are_none() {
     let files = folder("empty_marks");
-    for sample in ["add", "custom-call", "dot"].map(|name| samples("ops").into_iter().find(|s| s.name() == name).expect(name)) {
+    for sample in
+        ["add", "custom-call", "dot"].map(|name| samples("ops").into_iter().find(|s| s.name() == name).expect(name))
+    {
         let module = parse(&sample.text).expect("a sample");
         let text = print(&module, FormChoice::Auto);
         let entry = module.entry().expect("an entry");
@@ -232,12 +236,17 @@ fn modules_are_proved_against_their_own_texts() {
     let mut failures = Vec::new();
     for sample in ["ops", "programs", "syntax"].into_iter().flat_map(samples) {
         let Ok(module) = parse(&sample.text) else { continue };
+        // Nothing is known of constants that are left out.
+        if print(&module, FormChoice::Auto).contains("constant({...})") {
+            continue;
+        }
         for form in [FormChoice::Auto, FormChoice::Long, FormChoice::Short] {
             let Ok(again) = parse(&print(&module, form)) else { continue };
             match prove(&module, &again, &Options::default()) {
                 Ok(proof) if proof.is_proved() => {}
                 Ok(proof) => {
-                    let open = proof.outputs.iter().find_map(|output| output.difference.clone()).or(proof.effects.difference);
+                    let open =
+                        proof.outputs.iter().find_map(|output| output.difference.clone()).or(proof.effects.difference);
                     failures.push(format!("{} {form:?}: {}", sample.name(), open.unwrap_or_default()));
                 }
                 Err(error) => failures.push(format!("{} {form:?}: {error}", sample.name())),

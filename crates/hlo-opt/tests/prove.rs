@@ -198,10 +198,7 @@ fn a_promise_binds_every_command_that_draws_inputs() {
     let [step, sharded] = with_promise("promises");
     let promise = ["--replicated-params", "0-2"];
     let pass = ["--pass", "shard-weight-update{min-bytes=0,profit=always}", "--trials", "1"];
-    for (args, code) in [
-        (vec!["compare", &step, &sharded], 4),
-        (vec!["prove", &step, &sharded], 4),
-    ] {
+    for (args, code) in [(vec!["compare", &step, &sharded], 4), (vec!["prove", &step, &sharded], 4)] {
         // Without the promise the devices hold different weights, and a shard of one is no shard of another.
         expect(&args, code, &[]);
         expect(&[&args[..], &promise].concat(), 0, &[]);
@@ -234,7 +231,11 @@ fn effects_that_differ_are_unknown_and_named() {
     expect(&["prove", &before, &before], 0, &["proved: 1 of 1 outputs proved on 1 device, bit for bit"]);
     let words = ["unknown: 1 of 1 outputs", "effects: `outfeed` %o", "expected input 0", "the effects are not"];
     expect(&["prove", &before, &other], 5, &words);
-    expect(&["prove", &before, &none], 5, &["`outfeed` %o of the first module is missing", "expected 1 times, found 0"]);
+    expect(
+        &["prove", &before, &none],
+        5,
+        &["`outfeed` %o of the first module is missing", "expected 1 times, found 0"],
+    );
     let said = expect(&["prove", &before, &other, "--report", "json"], 5, &[]);
     let proof: serde_json::Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!((&proof["verdict"], &proof["proved"]), (&"unknown".into(), &1.into()));

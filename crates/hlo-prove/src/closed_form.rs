@@ -275,9 +275,8 @@ impl Prover {
         let op = self.elementwise.op(word)?;
         let terms = &mut self.arrays.terms;
         let mut is_number = |k: usize| {
-            args.get(k).is_some_and(|a| {
-                terms.as_constant(a.term).is_some() && self.elementwise.is_a_factor(terms, op, a.term)
-            })
+            args.get(k)
+                .is_some_and(|a| terms.as_constant(a.term).is_some() && self.elementwise.is_a_factor(terms, op, a.term))
         };
         match op.linear() {
             Linear::Product if is_number(0) => Some(0),

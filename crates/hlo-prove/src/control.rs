@@ -122,8 +122,7 @@ impl Prover {
         let side_number = side.number;
         let is_second = side_number > 0;
         self.last_parting = None;
-        let mut this =
-            Loop { side, site: inst, condition, body, init, has_worlds, inits, types, known: Known::new() };
+        let mut this = Loop { side, site: inst, condition, body, init, has_worlds, inits, types, known: Known::new() };
         let outs = if is_second {
             let candidates: Vec<usize> =
                 (0..self.loops.len()).filter(|&k| self.loops[k].parent == self.parent).collect();

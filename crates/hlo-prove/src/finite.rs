@@ -126,7 +126,9 @@ impl Estimate {
     fn within(self, dtype: DType) -> Estimate {
         match (self, range_of(dtype)) {
             (Estimate::Known(value), Some(_)) => Estimate::Known(rounded(value, real_type(dtype))),
-            (Estimate::Finite(m), Some((least, greatest))) if !m.is_whole && !(least..=greatest).contains(&m.exponent) => {
+            (Estimate::Finite(m), Some((least, greatest)))
+                if !m.is_whole && !(least..=greatest).contains(&m.exponent) =>
+            {
                 Estimate::Unfit
             }
             (estimate, _) => estimate,
@@ -198,7 +200,9 @@ impl Elementwise {
                         None => Estimate::Unfit,
                     },
                     Head::Sum(monoid, dtype) => self.of_sum(terms, *monoid, args, &of_args).within(*dtype),
-                    Head::Moved | Head::From(_) | Head::LoopSum(_) => of_args.first().copied().unwrap_or(Estimate::Unfit),
+                    Head::Moved | Head::From(_) | Head::LoopSum(_) => {
+                        of_args.first().copied().unwrap_or(Estimate::Unfit)
+                    }
                     // The first argument says where a unit's result stands.
                     Head::Unit(_) => joined(of_args.get(1..).unwrap_or_default()),
                     // The row that is written last, and zeros.
@@ -214,7 +218,9 @@ impl Elementwise {
             Monoid::Add if of_args.iter().all(is_zero) => Estimate::Known(0.0),
             Monoid::Add => match summed(of_args) {
                 Estimate::Finite(sum) => {
-                    let cancels = args.iter().any(|arg| self.negated(terms, arg).is_some_and(|of| args.iter().any(|a| a.term == of)));
+                    let cancels = args
+                        .iter()
+                        .any(|arg| self.negated(terms, arg).is_some_and(|of| args.iter().any(|a| a.term == of)));
                     Estimate::Finite(Magnitude { may_be_zero: sum.may_be_zero || cancels, ..sum })
                 }
                 other => other,
@@ -454,7 +460,13 @@ fn of_routine(routine: ElementwiseRoutine, op: &ElementwiseOp, of_args: &[Estima
         (ElementwiseRoutine::Abs, &[Estimate::Known(value)]) => Estimate::Known(value.abs()),
         (ElementwiseRoutine::Abs | ElementwiseRoutine::Real, &[x]) => x,
         (ElementwiseRoutine::Convert | ElementwiseRoutine::StochasticConvert, &[x, ..]) => converted(op, x),
-        (ElementwiseRoutine::Select, &[Estimate::Known(p), x, y]) => if p != 0.0 { x } else { y },
+        (ElementwiseRoutine::Select, &[Estimate::Known(p), x, y]) => {
+            if p != 0.0 {
+                x
+            } else {
+                y
+            }
+        }
         (ElementwiseRoutine::Select, &[_, x, y]) => x.or(y),
         (ElementwiseRoutine::Clamp, &[low, x, high]) => extremum(false, extremum(true, x, low), high),
         // Fewer bits of exponent make infinities of large numbers.

@@ -286,8 +286,10 @@ fn prove_with(
     is_global: bool,
 ) -> Result<Proof, Error> {
     let expected_types = output_types(before)?;
-    let inputs = inputs(prover, before, options, is_global)?;
     let modules: Vec<&Module> = std::iter::once(before).chain(after.iter().copied()).collect();
+    // Programs with manual regions take whole values, which are the same everywhere.
+    let has_wholes = is_global || modules.iter().all(|module| global::has_regions(module));
+    let inputs = inputs(prover, before, options, has_wholes)?;
     // What a whole value's effect is of its tiles is not known.
     let has_comparable_effects = !is_global || !modules.iter().any(|module| has_effects(module));
     let is_comparable = [has_comparable_effects, !is_global];
@@ -347,7 +349,10 @@ fn prove_with(
     }
     let difference = match has_comparable_effects {
         true => prover.compare_worlds(&modules, &expected_world, &found_world),
-        false => Some(format!("{} stands in a global program or in one of its tiles, which is not compared", first_effect(&modules))),
+        false => Some(format!(
+            "{} stands in a global program or in one of its tiles, which is not compared",
+            first_effect(&modules)
+        )),
     };
     let verdict = if difference.is_none() { Verdict::Proved } else { Verdict::Unknown };
     let changed = changed_effects(before, after);
@@ -550,7 +555,7 @@ fn type_text(leaf: &Shape) -> String {
 }
 
 /// A term for each leaf of the entry's parameters, with the devices that its sharding makes equal.
-fn inputs(prover: &mut Prover, module: &Module, options: &Options, is_global: bool) -> Result<Vec<Value>, Error> {
+fn inputs(prover: &mut Prover, module: &Module, options: &Options, has_wholes: bool) -> Result<Vec<Value>, Error> {
     let entry = module.entry().ok_or(Error::NoEntry)?;
     let partitions = module.header.num_partitions.max(1) as usize;
     let n_devices = prover.n_devices();
@@ -578,7 +583,7 @@ fn inputs(prover: &mut Prover, module: &Module, options: &Options, is_global: bo
             if let Some(tiles) = said.and_then(|s| s.tile_of_device(n_devices)) {
                 keys.push(tiles.into_iter().map(|tile| (0, tile)).collect());
             }
-            let classes = match is_global {
+            let classes = match has_wholes {
                 true => Classes::ALL_EQUAL,
                 false => prover.arrays.terms.devices.classes_of_promises(&keys),
             };

@@ -97,9 +97,7 @@ impl Prover {
             // Loops within are read anew: they are noted as they are read.
             let may_be_known = match instruction.opcode.row().flow {
                 // An effect takes the world as well, which is no operand.
-                Flow::All | Flow::Collective(_) => {
-                    known.is_some() && is_complete && effect_of(module, inst).is_none()
-                }
+                Flow::All | Flow::Collective(_) => known.is_some() && is_complete && effect_of(module, inst).is_none(),
                 Flow::Parameter
                 | Flow::Constant
                 | Flow::Tuple

@@ -133,10 +133,39 @@ impl Prover {
 
     /// Whether the second side's worlds are those of the first; if not, where they part.
     pub(crate) fn compare_worlds(&mut self, modules: &[&Module], expected: &Value, found: &Value) -> Option<String> {
-        if self.arrays.is_equal(expected, found) {
-            return None;
+        match self.arrays.is_equal(expected, found) {
+            true => self.lost_order(modules),
+            false => Some(self.first_unlike_effect(modules)),
         }
-        Some(self.first_unlike_effect(modules))
+    }
+
+    /// An order of two effects that control predecessors ask for in the first module, and nothing in the later ones.
+    fn lost_order(&self, modules: &[&Module]) -> Option<String> {
+        let events = &self.outside.events;
+        let of_inst: HashMap<(usize, InstId), &Event> = events.iter().map(|e| ((e.side, e.inst), e)).collect();
+        // Effects by what they make of the world, with what must have come before; of schedules that is every effect before.
+        let orders = |is_first: bool| -> HashMap<&Value, HashSet<&Value>> {
+            let mut orders: HashMap<&Value, HashSet<&Value>> = HashMap::new();
+            for event in events.iter().filter(|event| (event.side == 0) == is_first) {
+                let marks = modules.get(event.side).and_then(|module| module.inst(event.inst).marks.as_ref());
+                let before = marks.map_or(&[][..], |marks| marks.control_predecessors.as_slice());
+                let before =
+                    before.iter().filter_map(|&inst| of_inst.get(&(event.side, inst))).map(|event| &event.after);
+                orders.entry(&event.after).or_default().extend(before);
+            }
+            orders
+        };
+        let (expected, found) = (orders(true), orders(false));
+        let is_scheduled = |event: &Event| modules.get(event.side).is_some_and(|module| module.header.is_scheduled);
+        for event in events.iter().filter(|event| event.side > 0 && !is_scheduled(event)) {
+            let (Some(expected), Some(found)) = (expected.get(&event.after), found.get(&event.after)) else { continue };
+            let is_lost = |other: &&Event| expected.contains(&other.after) && !found.contains(&other.after);
+            if let Some(first) = events.iter().filter(|other| other.side == 0).find(is_lost) {
+                let (name, first) = (named(modules, event), named(modules, first));
+                return Some(format!("{name} need not come after {first} of the first module, as it must there"));
+            }
+        }
+        None
     }
 
     /// The first effect of a later module that the first module has not there, or the first that the later ones lack.

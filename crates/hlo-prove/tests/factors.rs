@@ -142,10 +142,16 @@ const FACTORS: [(&str, Expected); 40] = [
     ("%m = f32[] constant(1e-7); %c = T[] convert(%m)", Holds),
     ("%m = f32[] constant(300); %c = T[] convert(%m)", Holds),
     ("%m = T[] constant(100); %n = T[] multiply(%p, %m); %c = T[] exponential(%n)", Holds),
-    ("%m = T[] constant(100); %n = T[] multiply(%m, %m); %o2 = T[] multiply(%n, %m); %c = T[] multiply(%o2, %p)", Holds),
+    (
+        "%m = T[] constant(100); %n = T[] multiply(%m, %m); %o2 = T[] multiply(%n, %m); %c = T[] multiply(%o2, %p)",
+        Holds,
+    ),
     ("%m = T[] constant(0); %c = T[] maximum(%p, %m)", Holds),
     ("%m = T[] constant(0); %n = pred[] compare(%p, %m), direction=GT; %c = T[] convert(%n)", Holds),
-    ("%m = T[] constant(0); %n = pred[] compare(%p, %m), direction=GT; %i = T[] log(%m); %c = T[] select(%n, %p, %i)", Stays),
+    (
+        "%m = T[] constant(0); %n = pred[] compare(%p, %m), direction=GT; %i = T[] log(%m); %c = T[] select(%n, %p, %i)",
+        Stays,
+    ),
     ("%c = T[] floor(%p)", Holds),
     ("%m = s32[] convert(%p); %c = T[] convert(%m)", Holds),
 ];
@@ -201,7 +207,8 @@ fn module(dtype: &str, lines: &str) -> Module {
         factor.join("\n  "),
         others.join("\n  ")
     );
-    let text = text.replace("GROUPS", "replica_groups={{0,1,2,3}}, channel_id=1, use_global_device_ids=true, to_apply=%add");
+    let text =
+        text.replace("GROUPS", "replica_groups={{0,1,2,3}}, channel_id=1, use_global_device_ids=true, to_apply=%add");
     let text = text.replace("T[", &format!("{dtype}["));
     let module = hlo_text::parse_module(&text).unwrap_or_else(|e| panic!("{e:?}\n{text}")).module;
     hlo_ir::verify::verify(&module).unwrap_or_else(|e| panic!("{e:?}\n{text}"));

@@ -83,8 +83,8 @@ impl Marks {
         if self.statistics.0.trim_matches(['{', '}', ' ']).is_empty() {
             self.statistics.0.clear();
         }
-        if normal_accuracy(&self.result_accuracy.0).is_empty() {
-            self.result_accuracy.0.clear();
+        if !self.result_accuracy.0.is_empty() {
+            self.result_accuracy.0 = normal_accuracy(&self.result_accuracy.0);
         }
     }
 }

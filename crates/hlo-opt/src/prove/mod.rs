@@ -92,7 +92,9 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
         let seconds = args.judge.timeout.unwrap_or_default().as_secs_f64();
         Outcome::Unknown(format!("the proof was given up after {seconds} s (--timeout)"))
     } else if proof.has_proved_outputs() {
-        Outcome::Unknown("the outputs are proved, and the effects are not; the evaluator has no host that would see them".into())
+        Outcome::Unknown(
+            "the outputs are proved, and the effects are not; the evaluator has no host that would see them".into(),
+        )
     } else if args.no_eval {
         Outcome::Unknown("it was not run (--no-eval)".into())
     } else {

@@ -61,7 +61,8 @@ pub(super) fn of_proof(proof: &Proof, outcome: &Outcome, reference: &Module, exp
         let _ = writeln!(out, "  effects: {difference}");
     }
     for ChangedEffect { what, n_before, n_after } in &proof.effects.changed {
-        let _ = writeln!(out, "note: the modules have other effects: `{what}` expected {n_before} times, found {n_after}");
+        let _ =
+            writeln!(out, "note: the modules have other effects: `{what}` expected {n_before} times, found {n_after}");
     }
     match outcome {
         Outcome::Proved => {}
