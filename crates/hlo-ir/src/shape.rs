@@ -284,7 +284,8 @@ impl Shape {
         }
     }
 
-    /// Gives arrays without a layout the row-major one, which is what its absence means, and leaves out levels that all layouts have.
+    /// Gives arrays without a layout the row-major one, which is what its absence means, and leaves out levels that all
+    /// layouts have.
     pub fn fill_layouts(&mut self) {
         match self {
             Shape::Array(array) | Shape::Buffer(array) => match &mut array.layout {

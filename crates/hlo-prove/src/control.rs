@@ -12,13 +12,14 @@
 
 use crate::array::{Tree, Value};
 use crate::devices::Classes;
+use crate::effects::N_WORLDS;
 use crate::elementwise::ElementwiseOp;
 use crate::guess::Parts;
 use crate::prover::{Prover, Side};
 use crate::rules::{Rule, Rules};
 use crate::term::{LoopId, Node};
 use crate::walk::Known;
-use crate::world::{N_WORLDS, split_worlds};
+use crate::world::split_worlds;
 use hlo_ir::attrs::WhileAttrs;
 use hlo_ir::{CompId, DType, InstId, Opcode, Shape};
 

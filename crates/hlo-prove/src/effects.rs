@@ -1,10 +1,38 @@
 //! Which effects a program has: infeed, outfeed, transfers to a host, and custom calls that say they have some.
 
+use crate::array::Value;
 use hlo_ir::attrs::CustomAttrs;
 use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::op::Effects;
 use hlo_ir::{InstId, Module};
 use std::collections::BTreeMap;
+
+/// How many chains there are.
+pub(crate) const N_WORLDS: usize = 2;
+
+/// The state of each chain.
+pub(crate) type Worlds = [Value; N_WORLDS];
+
+/// An effect as it was met.
+pub(crate) struct Event {
+    pub side: usize,
+    pub inst: InstId,
+    pub before: Value,
+    pub after: Value,
+    pub operands: Vec<Value>,
+}
+
+/// The worlds, and the effects that were met.
+pub(crate) struct Outside {
+    pub worlds: Worlds,
+    pub events: Vec<Event>,
+}
+
+impl Outside {
+    pub(crate) fn new(nothing: Value) -> Outside {
+        Outside { worlds: [nothing.clone(), nothing], events: Vec::new() }
+    }
+}
 
 /// An effect of which the modules have not the same number of instructions.
 #[derive(Clone, PartialEq, Eq, Debug)]

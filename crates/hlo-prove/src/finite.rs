@@ -1,144 +1,18 @@
 //! Whether sums may change places with a product or a quotient: the one check of every rule that moves a factor.
 //!
-//! `Σ c·x = c·Σx` holds for exact numbers. It fails by more than rounding where `c` is zero, infinite or a NaN, and where `c` is so
-//! large or so small that one side leaves the range of the type. So the check estimates the factor: constants and ops on constants
-//! are computed, and what depends on inputs counts as a finite number near one that is not zero. Constants that such a number is
-//! multiplied with, added to or divided by move the estimate.
+//! `Σ c·x = c·Σx` holds for exact numbers. It fails by more than rounding where `c` is zero, infinite or a NaN, and
+//! where `c` is so large or so small that one side leaves the range of the type. So the check estimates the factor:
+//! constants and ops on constants are computed, and what depends on inputs counts as a finite number near one that is
+//! not zero. Constants that such a number is multiplied with, added to or divided by move the estimate.
 
 use crate::elementwise::{Elementwise, ElementwiseOp, Linear};
+use crate::estimate::{Estimate, GENERIC, Magnitude, WHOLE, exponent_of, range_of};
 use crate::term::{Arg, Head, Node, TermId, Terms};
 use hlo_ir::literal::Scalar;
 use hlo_ir::monoid::Monoid;
 use hlo_ir::op::{ElementwiseRoutine, EvalRoutine, EvalRule};
-use hlo_ir::{DType, Literal, NumberClass, Opcode};
+use hlo_ir::{DType, Literal, Opcode};
 use smallvec::SmallVec;
-
-/// What is known of a term as a factor.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) enum Estimate {
-    /// This number; it is the same whatever the inputs are.
-    Known(f64),
-    /// A number that depends on inputs.
-    Finite(Magnitude),
-    /// A number that depends on inputs, and in some places one far below zero, as masked scores are.
-    Masked,
-    /// Infinite or a NaN for some inputs that are neither, or nothing is known of it.
-    Unfit,
-}
-
-/// The size of a number that depends on inputs.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Magnitude {
-    /// The power of two that it is near.
-    exponent: i32,
-    /// Whether it may be zero for inputs that are not.
-    may_be_zero: bool,
-    /// Whether it takes whole numbers alone, so that it may meet a constant.
-    is_whole: bool,
-}
-
-/// Inputs, and what is made of them by ops that keep numbers near one.
-const GENERIC: Magnitude = Magnitude { exponent: 0, may_be_zero: false, is_whole: false };
-
-/// Integers and truth values.
-const WHOLE: Magnitude = Magnitude { exponent: 0, may_be_zero: true, is_whole: true };
-
-/// A chosen constant below minus two to this power masks: exponentials of it are next to zero.
-const MASK_EXPONENT: i32 = 6;
-
-/// The least and the greatest power of two of normal numbers of a type; `None` for integers, which wrap.
-fn range_of(dtype: DType) -> Option<(i32, i32)> {
-    let dtype = match dtype.class() {
-        NumberClass::Float => dtype,
-        NumberClass::Complex => dtype.real_part(),
-        NumberClass::Pred | NumberClass::Signed | NumberClass::Unsigned => return None,
-    };
-    let holds = |exponent: &i32| rounded(f64::exp2(f64::from(*exponent)), dtype).is_finite();
-    let greatest = match dtype.bits() {
-        64 => 1023,
-        // Types of eight bits of exponent, or of fewer.
-        _ => (1..=127).take_while(holds).last().unwrap_or(0),
-    };
-    Some((1 - greatest, greatest))
-}
-
-/// A number in a type.
-fn rounded(value: f64, dtype: DType) -> f64 {
-    if dtype == DType::F64 {
-        return value;
-    }
-    match Literal::scalar(DType::F64, Scalar::Float(value)).convert(dtype).get(0) {
-        Some(Scalar::Float(value)) => value,
-        // An input format that holds no such number saturates.
-        Some(Scalar::Pred(_) | Scalar::Int(_) | Scalar::Uint(_) | Scalar::Complex(..)) | None => f64::NAN,
-    }
-}
-
-fn exponent_of(value: f64) -> i32 {
-    value.abs().log2().floor() as i32
-}
-
-impl Estimate {
-    /// A number that is near this power of two.
-    fn near(exponent: i32) -> Estimate {
-        Estimate::Finite(Magnitude { exponent, ..GENERIC })
-    }
-
-    /// As one that depends on inputs; `None` if it is no finite number.
-    fn magnitude(self) -> Option<Magnitude> {
-        match self {
-            Estimate::Known(0.0) => Some(WHOLE),
-            Estimate::Known(value) if value.is_finite() => {
-                Some(Magnitude { exponent: exponent_of(value), is_whole: value.fract() == 0.0, ..GENERIC })
-            }
-            Estimate::Finite(magnitude) => Some(magnitude),
-            Estimate::Known(_) | Estimate::Masked | Estimate::Unfit => None,
-        }
-    }
-
-    fn is_finite(self) -> bool {
-        self.magnitude().is_some()
-    }
-
-    /// Either of two.
-    fn or(self, other: Estimate) -> Estimate {
-        if self == other {
-            return self;
-        }
-        let is_mask = |estimate: Estimate| match estimate {
-            Estimate::Known(value) => value < -f64::exp2(f64::from(MASK_EXPONENT)),
-            Estimate::Finite(_) | Estimate::Unfit => false,
-            Estimate::Masked => true,
-        };
-        match (self.magnitude(), other.magnitude()) {
-            _ if is_mask(self) && (other.is_finite() || is_mask(other)) => Estimate::Masked,
-            _ if is_mask(other) && self.is_finite() => Estimate::Masked,
-            (Some(a), Some(b)) => Estimate::Finite(Magnitude {
-                exponent: if a.exponent.abs() > b.exponent.abs() { a.exponent } else { b.exponent },
-                may_be_zero: a.may_be_zero || b.may_be_zero,
-                is_whole: a.is_whole && b.is_whole,
-            }),
-            (_, _) => Estimate::Unfit,
-        }
-    }
-
-    /// The estimate of a result, unless it leaves the range of its type.
-    fn within(self, dtype: DType) -> Estimate {
-        match (self, range_of(dtype)) {
-            (Estimate::Known(value), Some(_)) => Estimate::Known(rounded(value, real_type(dtype))),
-            (Estimate::Finite(m), Some((least, greatest)))
-                if !m.is_whole && !(least..=greatest).contains(&m.exponent) =>
-            {
-                Estimate::Unfit
-            }
-            (estimate, _) => estimate,
-        }
-    }
-}
-
-fn real_type(dtype: DType) -> DType {
-    if dtype.is_complex() { dtype.real_part() } else { dtype }
-}
 
 impl Elementwise {
     /// Whether sums of what an op multiplies by, or divides by, the term may change places with the op.
@@ -279,22 +153,33 @@ fn of_op(op: &ElementwiseOp, args: &[Arg], of_args: &[Estimate]) -> Estimate {
         Estimate::Finite(_) | Estimate::Masked | Estimate::Unfit => None,
     };
     let numbers: Option<SmallVec<[f64; 3]>> = of_args.iter().map(number).collect();
-    let is_real = op.dtype.is_float() && op.operand_dtype.is_float();
-    match (op.opcode.row().eval, numbers.as_deref(), of_args) {
-        (EvalRule::Unary(fns), Some(&[x]), _) if is_real => match fns.real {
-            Some(real) => Estimate::Known(real(x)),
-            None => Estimate::Unfit,
+    let numbers = numbers.filter(|_| op.dtype.is_float() && op.operand_dtype.is_float());
+    match op.opcode.row().eval {
+        EvalRule::Unary(fns) => match (fns.real, numbers.as_deref(), of_args) {
+            (Some(real), Some(&[x]), _) => Estimate::Known(real(x)),
+            (_, _, &[x]) => of_unary(op, x),
+            (_, _, _) => Estimate::Unfit,
         },
-        (EvalRule::Binary(fns), Some(&[x, y]), _) if is_real => match fns.real {
-            Some(real) => Estimate::Known(real(x, y)),
-            None => Estimate::Unfit,
+        EvalRule::Binary(fns) => match (fns.real, numbers.as_deref(), of_args) {
+            (Some(real), Some(&[x, y]), _) => Estimate::Known(real(x, y)),
+            (_, _, &[x, y]) => of_binary(op, args, (x, y)),
+            (_, _, _) => Estimate::Unfit,
         },
-        (EvalRule::Unary(_), _, &[x]) => of_unary(op, x),
-        (EvalRule::Binary(_), _, &[x, y]) => of_binary(op, args, (x, y)),
-        (EvalRule::Routine(EvalRoutine::Elementwise(routine)), ..) => of_routine(routine, op, of_args),
-        // A product within a dot or a convolution, and a row that is written into others.
-        _ if op.linear() != Linear::No => joined_product(of_args),
-        _ => joined(of_args),
+        EvalRule::Routine(EvalRoutine::Elementwise(routine)) => of_routine(routine, op, of_args),
+        // A product within a dot or a convolution, or a row that is written into others.
+        EvalRule::Routine(
+            EvalRoutine::Parameter
+            | EvalRoutine::Constant
+            | EvalRoutine::Shaping(_)
+            | EvalRoutine::OneArray(_)
+            | EvalRoutine::SeveralArrays(_)
+            | EvalRoutine::Structure(_)
+            | EvalRoutine::Lockstep(_),
+        )
+        | EvalRule::NotEvaluated(_) => match op.linear() {
+            Linear::No => joined(of_args),
+            Linear::Product | Linear::Quotient | Linear::DotProduct | Linear::RoundedProduct => joined_product(of_args),
+        },
     }
 }
 
@@ -435,12 +320,6 @@ fn extremum(is_maximum: bool, x: Estimate, y: Estimate) -> Estimate {
         None => Estimate::Unfit,
     }
     .or_unfit_if(!above.is_finite() && above != f64::NEG_INFINITY)
-}
-
-impl Estimate {
-    fn or_unfit_if(self, is_unfit: bool) -> Estimate {
-        if is_unfit { Estimate::Unfit } else { self }
-    }
 }
 
 fn power(x: Estimate, y: Estimate) -> Estimate {

@@ -3,7 +3,6 @@
 //! This is the one place that decides what an instruction may call if it is read as a whole or by units. An op counts only
 //! if its columns in the op table say all of it: the evaluator computes it from the elements of its operands alone.
 
-use crate::world::{DRAWN, SEEN};
 use hlo_ir::attrs::CustomAttrs;
 use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::op::{Effects, EvalRoutine, EvalRule, FactorRule, LockstepRoutine};
@@ -14,6 +13,11 @@ use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Module, Shape};
 pub(crate) fn is_function(module: &Module, inst: InstId) -> bool {
     is_repeatable(module, inst) && !has_elided(module, inst) && calls_functions(module, inst)
 }
+
+/// The place of the chain of what is seen from outside.
+pub(crate) const SEEN: usize = 0;
+/// The place of the chain of random draws.
+pub(crate) const DRAWN: usize = 1;
 
 /// Which chains of effects an instruction adds to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,8 +41,8 @@ impl Effect {
     }
 }
 
-/// The effect of an instruction and of all that it calls; `None` if it has none. Annotations for partitioners have none, whatever they
-/// say.
+/// The effect of an instruction and of all that it calls; `None` if it has none. Annotations for partitioners have
+/// none, whatever they say.
 pub(crate) fn effect_of(module: &Module, inst: InstId) -> Option<Effect> {
     if !module.inst(inst).attrs.format().names_comps() {
         return Some(own_effect(module, inst)).filter(|effect| *effect != Effect::default());
@@ -62,8 +66,8 @@ fn own_effect(module: &Module, inst: InstId) -> Effect {
     }
 }
 
-/// Whether an instruction with effects is a function of its operands and of the worlds: what it calls exchanges nothing with other
-/// devices and has all its constants.
+/// Whether an instruction with effects is a function of its operands and of the worlds: what it calls exchanges nothing
+/// with other devices and has all its constants.
 pub(crate) fn is_read_whole(module: &Module, inst: InstId) -> bool {
     let called = module.callees_first(&module.called(inst));
     let insts = called.iter().flat_map(|&comp| module.comp(comp).insts.iter().copied());

@@ -11,6 +11,7 @@ mod devices;
 mod differ;
 mod effects;
 mod elementwise;
+mod estimate;
 mod explain;
 mod finite;
 mod functions;

@@ -6,13 +6,13 @@ use crate::deadline::Deadline;
 use crate::devices::Classes;
 use crate::effects::{ChangedEffect, changed_effects, first_effect, has_effects};
 use crate::elementwise::Freedom;
+use crate::functions::SEEN;
 use crate::global::{self, Layouts};
 use crate::prover::{Prover, Side};
 use crate::rules::{Rule, Rules};
 use crate::term::Node;
 use crate::trace::Trace;
 use crate::words::ModuleWords;
-use crate::world::SEEN;
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::sharding::LeafSharding;
 use hlo_ir::shardy::Meshes;
@@ -347,26 +347,10 @@ fn prove_with(
         }
         outputs.push(output);
     }
-    let difference = match has_comparable_effects {
-        true => prover.compare_worlds(&modules, &expected_world, &found_world),
-        false => Some(format!(
-            "{} stands in a global program or in one of its tiles, which is not compared",
-            first_effect(&modules)
-        )),
-    };
-    let verdict = if difference.is_none() { Verdict::Proved } else { Verdict::Unknown };
-    let changed = changed_effects(before, after);
-    let mut effects = EffectsProof { verdict, modulo: Rules::NONE, difference, changed };
-    if verdict == Verdict::Unknown {
-        // The world may answer otherwise, so that equal terms are not equal numbers.
-        for (output, value) in outputs.iter_mut().zip(&expected) {
-            let mut holds_effects = false;
-            prover.for_each_term(value, &mut |term| holds_effects |= prover.arrays.terms.holds_effects(term));
-            if holds_effects && output.verdict == Verdict::Proved {
-                output.verdict = Verdict::Unknown;
-                output.difference = Some("it depends on what effects give, which are not proved".to_string());
-            }
-        }
+    let worlds = (&expected_world, &found_world);
+    let mut effects = judge_effects(prover, &modules, has_comparable_effects.then_some(worlds));
+    if effects.verdict == Verdict::Unknown {
+        withdraw(prover, &mut outputs, &expected);
     }
     if prover.arrays.terms.devices.has_overflowed {
         effects.verdict = Verdict::Unknown;
@@ -404,6 +388,33 @@ fn prove_with(
         is_out_of_time,
         effects,
     })
+}
+
+/// Whether the worlds that the modules give are equal; `None` if they are not compared.
+fn judge_effects(prover: &mut Prover, modules: &[&Module], worlds: Option<(&Value, &Value)>) -> EffectsProof {
+    let difference = match worlds {
+        Some((expected, found)) => prover.compare_worlds(modules, expected, found),
+        None => {
+            let first = first_effect(modules);
+            Some(format!("{first} stands in a global program or in one of its tiles, where effects are not compared"))
+        }
+    };
+    let verdict = if difference.is_none() { Verdict::Proved } else { Verdict::Unknown };
+    let changed = modules.split_first().map_or(Vec::new(), |(before, after)| changed_effects(before, after));
+    EffectsProof { verdict, modulo: Rules::NONE, difference, changed }
+}
+
+/// Withdraws the proof of outputs that depend on what effects give: the world may answer otherwise, so that equal terms are
+/// not equal numbers.
+fn withdraw(prover: &Prover, outputs: &mut [Output], expected: &[Value]) {
+    for (output, value) in outputs.iter_mut().zip(expected) {
+        let mut holds_effects = false;
+        prover.for_each_term(value, &mut |term| holds_effects |= prover.arrays.terms.holds_effects(term));
+        if holds_effects && output.verdict == Verdict::Proved {
+            output.verdict = Verdict::Unknown;
+            output.difference = Some("it depends on what effects give, which are not proved".to_string());
+        }
+    }
 }
 
 /// What each device holds of the inputs of a global program.

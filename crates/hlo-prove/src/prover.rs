@@ -3,6 +3,7 @@
 use crate::array::{Arrays, Tree, Value};
 use crate::control::{LoopRecord, Parting};
 use crate::devices::{Classes, Spread};
+use crate::effects::Outside;
 use crate::elementwise::{Elementwise, ElementwiseOp, Freedom};
 use crate::members::{Members, MembersId};
 use crate::rules::{Rule, Rules};
@@ -10,7 +11,6 @@ use crate::segment::Coords;
 use crate::term::{Arg, ArrayId, Extra, Head, Node, TermId, Terms};
 use crate::trace::Trace;
 use crate::words::ModuleWords;
-use crate::world::Outside;
 use hashbrown::HashMap;
 use hlo_ir::monoid::Monoid;
 use hlo_ir::shardy::Meshes;

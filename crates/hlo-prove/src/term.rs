@@ -10,7 +10,7 @@
 
 use crate::deadline::Deadline;
 use crate::devices::{Classes, Devices, Spread};
-use crate::finite::Estimate;
+use crate::estimate::Estimate;
 pub(crate) use crate::ids::{ArrayId, LoopId, TermId, WordId};
 use crate::rules::Rules;
 use crate::segment::{Coords, Dim, Region, Segment};

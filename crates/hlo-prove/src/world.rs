@@ -1,53 +1,22 @@
 //! Effects as values: what the world outside has seen of a program, and how far its random state has come.
 //!
-//! Each effect takes the world before it and gives the world after it, beside its results. So two programs have the same effects, in the
-//! same order, with the same operands and tokens, if they give equal worlds. Loops carry the world as a leaf, conditionals choose it, and
-//! what an infeed or a receive gives is a function of the world before it. That function is the same in both programs only if all
-//! effects are, on every device: the world may answer one device with what another one said.
+//! Each effect takes the world before it and gives the world after it, beside its results. So two programs have the same
+//! effects, in the same order, with the same operands and tokens, if they give equal worlds. Loops carry the world as a
+//! leaf, conditionals choose it, and what an infeed or a receive gives is a function of the world before it. That function
+//! is the same in both programs only if all effects are, on every device: the world may answer one device with what
+//! another one said.
 //!
-//! Draws from a shared random state have a chain of their own. It is not seen from outside, so that a draw without users may go.
+//! Draws from a shared random state have a chain of their own. It is not seen from outside: a draw without users may go.
 
 use crate::array::{Tree, Value};
-use crate::effects::{effect_name, first_effect_within};
-use crate::functions::{Effect, effect_of, is_read_whole};
+use crate::effects::{Event, N_WORLDS, Worlds, effect_name, first_effect_within};
+use crate::functions::{Effect, SEEN, effect_of, is_read_whole};
 use crate::prover::{Prover, Side};
 use crate::rules::Rules;
 use crate::term::Node;
 use hashbrown::{HashMap, HashSet};
 use hlo_ir::{InstId, Module, Opcode, Shape};
 use smallvec::SmallVec;
-
-/// How many chains there are.
-pub(crate) const N_WORLDS: usize = 2;
-
-/// The state of each chain.
-pub(crate) type Worlds = [Value; N_WORLDS];
-
-/// The place of the chain of what is seen from outside.
-pub(crate) const SEEN: usize = 0;
-/// The place of the chain of random draws.
-pub(crate) const DRAWN: usize = 1;
-
-/// An effect as it was met.
-pub(crate) struct Event {
-    side: usize,
-    inst: InstId,
-    before: Value,
-    after: Value,
-    operands: Vec<Value>,
-}
-
-/// The worlds, and the effects that were met.
-pub(crate) struct Outside {
-    pub worlds: Worlds,
-    events: Vec<Event>,
-}
-
-impl Outside {
-    pub(crate) fn new(nothing: Value) -> Outside {
-        Outside { worlds: [nothing.clone(), nothing], events: Vec::new() }
-    }
-}
 
 impl Prover {
     /// Begins a program. A chain that is not comparable begins with a world that nothing equals.
@@ -74,8 +43,8 @@ impl Prover {
         }
     }
 
-    /// The value of an instruction that has effects or draws random numbers. `None` if it has none, or if more than its operands and the
-    /// worlds says what it gives.
+    /// The value of an instruction that has effects or draws random numbers. `None` if it has none, or if more than its
+    /// operands and the worlds says what it gives.
     pub(crate) fn effect(&mut self, side: &mut Side<'_>, inst: InstId, values: &[Value]) -> Option<Tree> {
         let module = side.module;
         let effect = effect_of(module, inst)?;
@@ -111,7 +80,8 @@ impl Prover {
         }
     }
 
-    /// What an effect is, besides its operands: all its attributes, those that name the other end of a transfer and where it runs included.
+    /// What an effect is, besides its operands: all its attributes, those that name the other end of a transfer and where
+    /// it runs included.
     fn effect_text(&mut self, side: &mut Side<'_>, inst: InstId, shape: &Shape) -> String {
         let module = side.module;
         let instruction = module.inst(inst);

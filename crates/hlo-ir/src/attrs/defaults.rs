@@ -1,7 +1,7 @@
 //! Attributes that state what their absence means: the one place that says which do.
 //!
-//! Readers and builders take such values away, so that an instruction that states a default equals one that leaves it out: in
-//! comparisons, hashes, proofs and prints. The printer asks as well, for attributes that were changed in place.
+//! Readers and builders take such values away, so that an instruction that states a default equals one that leaves it
+//! out: in comparisons, hashes, proofs and prints. The printer asks as well, for attributes that were changed in place.
 
 use super::{Attrs, CustomAttrs, FieldMut, FieldRef, Marks, Metadata, OutfeedAttrs, Presence};
 use crate::dtype::{DType, NumberClass};
@@ -17,8 +17,8 @@ pub fn default_order(operand: DType) -> &'static str {
     }
 }
 
-/// Whether the value of the attribute `key` is the one that its absence means. `operand` is the element type of the first operand, if
-/// that is an array.
+/// Whether the value of the attribute `key` is the one that its absence means. `operand` is the element type of the first
+/// operand, if that is an array.
 pub fn is_default(key: &str, field: FieldRef<'_>, operand: Option<DType>) -> bool {
     match field {
         FieldRef::OptInt(value) => match key {
@@ -43,8 +43,8 @@ pub fn is_default(key: &str, field: FieldRef<'_>, operand: Option<DType>) -> boo
 }
 
 impl Module {
-    /// Gives the attributes of an instruction with these operands the form that all attributes of the same meaning have: defaults are
-    /// left out, an outfeed says which shape it sends, and a custom call lists what it calls.
+    /// Gives the attributes of an instruction with these operands the form that all attributes of the same meaning have:
+    /// defaults are left out, an outfeed says which shape it sends, and a custom call lists what it calls.
     pub fn normalize_attrs(&self, operands: &[InstId], attrs: &mut Attrs) {
         if matches!(attrs, Attrs::Plain | Attrs::Constant(_)) {
             return;
