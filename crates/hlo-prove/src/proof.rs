@@ -14,6 +14,7 @@ use crate::term::Node;
 use crate::trace::Trace;
 use crate::words::ModuleWords;
 use hlo_ir::attrs::ParameterAttrs;
+use hlo_ir::devices::find_n_devices;
 use hlo_ir::sharding::LeafSharding;
 use hlo_ir::shardy::Meshes;
 use hlo_ir::{DType, Dims, Module, Opcode, Shape};
@@ -207,6 +208,11 @@ fn prove_freely(
     options: &Options,
     is_certified: bool,
 ) -> Result<(Proof, Certificate), Error> {
+    if let Some(modules) = on_named_devices(before, after)
+        && let Some((before, after)) = modules.split_first()
+    {
+        return prove_freely(before, &after.iter().collect::<Vec<_>>(), options, is_certified);
+    }
     let is_global = is_global_pair(before, after)?;
     let on_devices;
     let before = match after.first() {
@@ -258,6 +264,19 @@ fn prove_freely(
         }
     }
     Ok((known.ok_or(Error::NoEntry)?, certificate))
+}
+
+/// Global programs with manual regions on the devices that their annotations name, if the headers name one alone.
+fn on_named_devices(before: &Module, after: &[&Module]) -> Option<Vec<Module>> {
+    let modules = || std::iter::once(before).chain(after.iter().copied());
+    let n_devices = find_n_devices(before);
+    let is_unnamed = modules().all(|module| module.n_devices() == 1 && global::has_regions(module));
+    let on_devices = |module: &Module| {
+        let mut module = module.clone();
+        module.header.num_partitions = n_devices as i64;
+        module
+    };
+    (is_unnamed && n_devices > 1).then(|| modules().map(on_devices).collect())
 }
 
 fn has_loops(module: &Module) -> bool {
