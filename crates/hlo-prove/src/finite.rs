@@ -134,7 +134,7 @@ fn of_literal(literal: &Literal) -> Estimate {
         Scalar::Int(value) => Estimate::Known(value as f64),
         Scalar::Uint(value) => Estimate::Known(value as f64),
         Scalar::Float(value) => Estimate::Known(value),
-        Scalar::Complex(re, im) if im == 0.0 => Estimate::Known(re),
+        Scalar::Complex(re, 0.0) => Estimate::Known(re),
         Scalar::Complex(re, im) if re.hypot(im).is_finite() => Estimate::near(exponent_of(re.hypot(im))),
         Scalar::Complex(..) => Estimate::Unfit,
     };
