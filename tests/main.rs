@@ -6,6 +6,7 @@ mod cli;
 mod convolutions;
 mod deadline;
 mod decompose;
+mod defaults;
 mod equivalence;
 mod frequencies;
 mod fuzz_cases;

@@ -46,7 +46,8 @@ impl<'m> Builder<'m> {
         let name = self.module.names.fresh(hint);
         let shape = self.module.shapes.intern(shape);
         let operands: Operands = operands.into_iter().collect();
-        let attrs = attrs.into();
+        let mut attrs = attrs.into();
+        self.module.normalize_attrs(&operands, &mut attrs);
         self.module.add_instruction(Instruction {
             opcode,
             shape,

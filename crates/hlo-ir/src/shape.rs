@@ -284,6 +284,23 @@ impl Shape {
         }
     }
 
+    /// Gives arrays without a layout the row-major one, which is what its absence means, and leaves out levels that all
+    /// layouts have.
+    pub fn fill_layouts(&mut self) {
+        match self {
+            Shape::Array(array) | Shape::Buffer(array) => match &mut array.layout {
+                None => *array = array.clone().with_row_major(),
+                Some(layout) => {
+                    if layout.dim_level_types.iter().all(|level| level.kind == b'D' && level.unique && level.ordered) {
+                        layout.dim_level_types.clear();
+                    }
+                }
+            },
+            Shape::Tuple(elements) => elements.iter_mut().for_each(Shape::fill_layouts),
+            Shape::Token | Shape::Opaque => {}
+        }
+    }
+
     /// The same shape with every layout removed.
     pub fn without_layout(&self) -> Shape {
         match self {

@@ -398,9 +398,6 @@ pub(crate) struct RunArgs {
     /// Write the outputs here: arrays out{leaf}_d{device}
     #[arg(short, long = "output", value_name = "NPZ")]
     pub output: Option<PathBuf>,
-    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
-    #[arg(long, value_name = "SPEC")]
-    pub replicated_params: Option<String>,
     /// Stop at the first instruction that makes a value that is not finite
     #[arg(long)]
     pub check_finite: bool,

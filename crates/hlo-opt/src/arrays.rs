@@ -4,6 +4,7 @@ use crate::arguments::InputArgs;
 use crate::console::Console;
 use crate::input::load_one;
 use crate::{Failure, output};
+use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::input_needs::{LeafNeeds, find_input_needs};
 use hlo_eval::draw::{Draw, DrawOptions, IndexDraw, Same, draw_inputs};
 use hlo_eval::global::GlobalProgram;
@@ -11,16 +12,19 @@ use hlo_eval::npz::{NpzReader, NpzWriter};
 use hlo_eval::{EvalError, Inputs, Outputs};
 use hlo_ir::Module;
 use hlo_ir::literal::{Literal, Scalar};
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufReader, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 /// What the command line says of the inputs, parsed.
 pub(crate) struct ChosenInputs<'a> {
     args: &'a InputArgs,
     draws: Vec<Draw>,
     same: Same,
+    promises: ParamFacts,
 }
 
 impl<'a> ChosenInputs<'a> {
@@ -31,7 +35,12 @@ impl<'a> ChosenInputs<'a> {
     pub(crate) fn parse(args: &'a InputArgs) -> Result<ChosenInputs<'a>, Failure> {
         let draws = Draw::parse_list(&args.draw).map_err(usage("--draw"))?;
         let same = Same::parse(&args.same).map_err(usage("--same"))?;
-        Ok(ChosenInputs { args, draws, same })
+        Ok(ChosenInputs { args, draws, same, promises: ParamFacts::default() })
+    }
+
+    /// The same, with leaves that are drawn alike on the devices on which the user promises that they are equal.
+    pub(crate) fn with_promises(self, promises: ParamFacts) -> ChosenInputs<'a> {
+        ChosenInputs { promises, ..self }
     }
 
     /// The inputs of a module, for all its devices.
@@ -52,7 +61,13 @@ impl<'a> ChosenInputs<'a> {
         }
         self.same.check(module).map_err(usage("--same"))?;
         let like = self.args.like.as_ref().map(|path| load_one(path, console)).transpose()?;
-        draw_inputs(module, like.as_ref(), &self.options(module, trial)).map_err(|e| Failure::File(e.to_string()))
+        let inputs = draw_inputs(module, like.as_ref(), &self.options(module, trial));
+        let mut inputs = inputs.map_err(|e| Failure::File(e.to_string()))?;
+        // Who says by name which devices get the same may break a promise.
+        if self.same == Same::Auto {
+            keep_promises(&mut inputs, &self.promises);
+        }
+        Ok(inputs)
     }
 
     /// The one set of inputs of a global program, for one of several trials.
@@ -94,6 +109,34 @@ fn draw_of(needs: LeafNeeds, is_beyond: bool) -> Draw {
         LeafNeeds { is_fraction: true, .. } => Draw::Uniform(1.0),
         LeafNeeds { is_positive: true, .. } => Draw::Positive(1.0),
         LeafNeeds { .. } => Draw::Normal(1.0),
+    }
+}
+
+/// Gives devices one array of a leaf where a promise says that they have the same values, and those that had one array with them.
+fn keep_promises(inputs: &mut Inputs, promises: &ParamFacts) {
+    for (leaf, row) in inputs.leaves.iter_mut().enumerate() {
+        let Some(tiles) = promises.leaf(leaf).and_then(|sharding| sharding.tile_of_device(row.len())) else { continue };
+        // The first device of each group, over chains of devices.
+        let mut first: Vec<usize> = (0..row.len()).collect();
+        let find = |first: &[usize], mut device: usize| {
+            while first[device] != device {
+                device = first[device];
+            }
+            device
+        };
+        let mut of_tile: HashMap<u32, usize> = HashMap::new();
+        let mut of_array: HashMap<*const Literal, usize> = HashMap::new();
+        for (device, (&tile, array)) in tiles.iter().zip(row.iter()).enumerate() {
+            let same_tile = *of_tile.entry(tile).or_insert(device);
+            let same_array = *of_array.entry(Arc::as_ptr(array)).or_insert(device);
+            for other in [same_tile, same_array] {
+                let (a, b) = (find(&first, other), find(&first, device));
+                first[a.max(b)] = a.min(b);
+            }
+        }
+        for device in 0..row.len() {
+            row[device] = row[find(&first, device)].clone();
+        }
     }
 }
 

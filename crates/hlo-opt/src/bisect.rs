@@ -27,17 +27,17 @@ pub(crate) fn run(args: &BisectArgs, console: &mut Console<'_>) -> Result<u8, Fa
     if args.preset.is_none() && args.pipelines.is_empty() {
         return Err(Failure::Usage("expected --pass or --preset, found no pass to run".into()));
     }
-    let said = Said::read(args.replicated_params.as_deref(), console)?;
+    let said = Said::read(args.judge.inputs.replicated_params.as_deref(), console)?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
     let (source, loaded) = read_completed(&args.file, args.judge.counts, console)?;
     let wrong = |text: String| Failure::File(format!("{}: {text}", source.name));
     let params = said.of(&source, source.whole(), &loaded, console.has_color)?;
-    let mut analyses = Analyses::new(params);
+    let mut analyses = Analyses::new(params.clone());
     progress.now("comparing ways to run the module");
     let passes = passes(args, &loaded.module, &analyses, console, &wrong)?;
     let reference = Reference::of(&loaded.module).map_err(|error| wrong(error.to_string()))?;
-    let mut judge = Judge::new(&args.judge, &source.name, reference)?;
+    let mut judge = Judge::new(&args.judge, &source.name, reference, &params)?;
     let mut module = loaded.module.clone();
     // What brings the state into shards and back, once a pass has changed the signature.
     let (mut shard, mut unshard): (Option<Module>, Option<Module>) = (None, None);
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &BisectArgs, console: &mut Console<'_>) -> Result<u8, Fa
         if module.n_devices() != n_devices && loaded.module.n_devices() == 1 {
             n_devices = module.n_devices();
             let whole = GlobalProgram::on(&loaded.module, n_devices).map_err(|error| wrong(error.to_string()))?;
-            judge = Judge::new(&args.judge, &source.name, Reference::Global(Box::new(whole)))?;
+            judge = Judge::new(&args.judge, &source.name, Reference::Global(Box::new(whole)), &params)?;
         }
         let chain: Vec<&Module> = shard.iter().chain([&module]).chain(&unshard).collect();
         let verdict =

@@ -8,6 +8,7 @@ use crate::console::Console;
 use crate::dump::is_before_partitioner;
 use crate::input::{Loaded, Source};
 use crate::output::expect_no_input;
+use crate::params::Said;
 use crate::progress::Progress;
 use crate::{Failure, exit};
 use hlo_eval::global::GlobalProgram;
@@ -26,6 +27,8 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Fail
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
     let (source, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
+    let promises = Said::read(args.inputs.replicated_params.as_deref(), console)?;
+    let chosen = chosen.with_promises(promises.of(&source, source.whole(), &loaded, console.has_color)?);
     let deadline = args.timeout.and_then(|time| Instant::now().checked_add(time));
     let options = EvalOptions { max_steps: args.max_steps, deadline, ..EvalOptions::default() };
     let is_dumped_before = loaded.module.n_devices() > 1 && is_before_partitioner(&args.file);

@@ -8,6 +8,7 @@ use crate::params::Said;
 use crate::progress::Progress;
 use crate::{Failure, emit, exit, output, presets, registry, run_times, secret};
 use hlo_analysis::Analyses;
+use hlo_analysis::annotations::ParamFacts;
 use hlo_eval::{Inputs, Outputs};
 use hlo_gpu::kernel::content_hash;
 use hlo_gpu::lower::LowerOptions;
@@ -35,9 +36,9 @@ pub(crate) fn run(args: &RunArgs, console: &mut Console<'_>) -> Result<u8, Failu
     let seat = find_seat(args, console)?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
-    let (module, plan) = lowered(args, console)?;
+    let (module, plan, promises) = lowered(args, console)?;
     progress.now("preparing the inputs");
-    let inputs = chosen.of(&module, console)?;
+    let inputs = chosen.with_promises(promises).of(&module, console)?;
     say_what_is_paired(args, &module, &plan, console);
     progress.now("running");
     let finished = match seat {
@@ -106,9 +107,9 @@ fn find_seat(args: &RunArgs, console: &mut Console<'_>) -> Result<Option<Seat>, 
     Seat::find(&flags, &|name| std::env::var(name).ok()).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// The module as it was read, and the plan of what the GPU backend's passes make of it.
-fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan), Failure> {
-    let said = Said::read(args.replicated_params.as_deref(), console)?;
+/// The module as it was read, the plan of what the GPU backend's passes make of it, and what the user promises of its parameters.
+fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan, ParamFacts), Failure> {
+    let said = Said::read(args.inputs.replicated_params.as_deref(), console)?;
     let (source, loaded) = read_completed(&args.file, args.counts, console)?;
     let wrong = |text: String| Failure::File(format!("{}: {text}", source.name));
     if let Some(inst) = hlo_eval::global::find_manual_region(&loaded.module) {
@@ -120,14 +121,15 @@ fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan), 
     let calls = parse_pipeline(&presets::gpu_passes(args.matmul.into())).map_err(|e| wrong(e.to_string()))?;
     let passes = bind(&calls, &registry::passes()).map_err(|e| wrong(e.to_string()))?;
     let mut module = loaded.module.clone();
-    let mut analyses = Analyses::new(said.of(&source, source.whole(), &loaded, console.has_color)?);
+    let promises = said.of(&source, source.whole(), &loaded, console.has_color)?;
+    let mut analyses = Analyses::new(promises.clone());
     run_pipeline(&mut module, &mut analyses, &passes, PassOptions::default()).map_err(|error| {
         let messages = error.diagnostics.iter().map(|d| d.message.clone()).collect::<Vec<_>>();
         wrong(format!("pass `{}`: {}", error.pass, messages.join("; ")))
     })?;
     let options = LowerOptions { params: analyses.params, matmul: args.matmul.into(), ..LowerOptions::default() };
     let plan = emit::lowered(&module, &options).map_err(|error| wrong(error.to_string()))?;
-    Ok((loaded.module, plan))
+    Ok((loaded.module, plan, promises))
 }
 
 /// Runs this rank's share of the devices. Rank 0 gets the outputs of all devices, the others get none.
@@ -160,8 +162,8 @@ fn with_others(
 
 /// Of everything that must be the same in all ranks.
 fn digest(args: &RunArgs, plan: &Plan) -> u64 {
-    let InputArgs { seed, draw, same, like, inputs } = &args.inputs;
-    let drawn = (inputs.is_none()).then_some((seed, draw, same, like));
+    let InputArgs { seed, draw, same, replicated_params, like, inputs } = &args.inputs;
+    let drawn = (inputs.is_none()).then_some((seed, draw, same, replicated_params, like));
     let constants: Vec<Vec<u8>> = plan.constants.values().map(|c| c.data().to_packed_bytes(c.dtype())).collect();
     content_hash(&format!(
         "{:?} {:?} {} {} {} {} {drawn:?}\n{}\n{constants:?}",

@@ -29,9 +29,12 @@ pub(crate) struct InputArgs {
     /// positive. Indices keep to their bounds, and exceed them in every third trial. All others are n1, and integers int8.
     #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
     pub draw: String,
-    /// Devices that get the same inputs: auto (as the entry's parameters say), all, none, or a list of leaves for all
+    /// Devices that get the same inputs: auto (as the entry and --replicated-params say), all, none, or leaves for all
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     pub same: String,
+    /// Entry leaves equal on all devices, drawn so by --same auto: 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
+    #[arg(long, value_name = "SPEC")]
+    pub replicated_params: Option<String>,
     /// Take the shardings for --same auto from this module
     #[arg(long, value_name = "FILE")]
     pub like: Option<PathBuf>,

@@ -180,3 +180,65 @@ fn what_is_too_large_to_run_differs_on_a_smaller_shape() {
     ];
     expect(&["prove", &before, &after], 5, &words);
 }
+
+/// A module of samples and what a pass makes of it with a promise, without which devices differ.
+fn with_promise(test: &str) -> [String; 2] {
+    let folder = folder(test);
+    let text = std::fs::read_to_string(sample("passes/shard-weight-update/adam-replicas.hlo")).expect("a sample");
+    let step = folder.join("step.hlo").display().to_string();
+    std::fs::write(&step, text.replace(", parameter_replication={true}", "")).expect("the file is written");
+    let sharded = folder.join("sharded.hlo").display().to_string();
+    let pass = "shard-weight-update{min-bytes=0,profit=always}";
+    expect(&["--pass", pass, &step, "--replicated-params", "0-2", "-o", &sharded], 0, &[]);
+    [step, sharded]
+}
+
+#[test]
+fn a_promise_binds_every_command_that_draws_inputs() {
+    let [step, sharded] = with_promise("promises");
+    let promise = ["--replicated-params", "0-2"];
+    let pass = ["--pass", "shard-weight-update{min-bytes=0,profit=always}", "--trials", "1"];
+    for (args, code) in [(vec!["compare", &step, &sharded], 4), (vec!["prove", &step, &sharded], 4)] {
+        // Without the promise the devices hold different weights, and a shard of one is no shard of another.
+        expect(&args, code, &[]);
+        expect(&[&args[..], &promise].concat(), 0, &[]);
+    }
+    expect(&[&["bisect", &step][..], &pass, &promise].concat(), 0, &["no pass changes the results"]);
+    // Who names the leaves that are drawn alike has the last word.
+    expect(&[&["compare", &step, &sharded][..], &promise, &["--same", "none"]].concat(), 4, &[]);
+    // Weights that are the same stay the same.
+    let same = expect(&[&["eval", &step][..], &promise].concat(), 0, &[]);
+    assert!(same.contains("the same on all"), "{same}");
+    let apart = expect(&["eval", &step], 0, &[]);
+    assert!(!apart.contains("the same on all"), "{apart}");
+}
+
+const SENT: &str = "HloModule m\n\nENTRY %main {\n  %x = f32[4] parameter(0)\n  %y = f32[4] parameter(1)\n  \
+                    %tok = token[] after-all()\n  %o = token[] outfeed(%x, %tok), outfeed_shape=f32[4]\n  \
+                    ROOT %r = f32[4] add(%x, %y)\n}\n";
+
+#[test]
+fn effects_that_differ_are_unknown_and_named() {
+    let folder = folder("effects");
+    let file = |name: &str, text: &str| {
+        let path = folder.join(name).display().to_string();
+        std::fs::write(&path, text).expect("the file is written");
+        path
+    };
+    let before = file("before.hlo", SENT);
+    let other = file("other.hlo", &SENT.replace("outfeed(%x", "outfeed(%y"));
+    let none = file("none.hlo", &SENT.replace("  %o = token[] outfeed(%x, %tok), outfeed_shape=f32[4]\n", ""));
+    expect(&["prove", &before, &before], 0, &["proved: 1 of 1 outputs proved on 1 device, bit for bit"]);
+    let words = ["unknown: 1 of 1 outputs", "effects: `outfeed` %o", "expected input 0", "the effects are not"];
+    expect(&["prove", &before, &other], 5, &words);
+    expect(
+        &["prove", &before, &none],
+        5,
+        &["`outfeed` %o of the first module is missing", "expected 1 times, found 0"],
+    );
+    let said = expect(&["prove", &before, &other, "--report", "json"], 5, &[]);
+    let proof: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!((&proof["verdict"], &proof["proved"]), (&"unknown".into(), &1.into()));
+    assert_eq!(proof["effects"]["verdict"], "unknown");
+    assert!(proof["effects"]["difference"].as_str().is_some_and(|text| text.contains("outfeed")));
+}

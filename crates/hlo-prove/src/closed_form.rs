@@ -271,12 +271,12 @@ impl Prover {
     }
 
     /// Which argument of a product or quotient is a number, for which sums may change places with it.
-    fn constant_factor(&self, word: crate::term::WordId, args: &[Arg]) -> Option<usize> {
+    fn constant_factor(&mut self, word: crate::term::WordId, args: &[Arg]) -> Option<usize> {
         let op = self.elementwise.op(word)?;
-        let is_number = |k: usize| {
-            args.get(k).is_some_and(|a| {
-                self.arrays.terms.as_constant(a.term).is_some() && self.arrays.terms.is_a_factor(a.term)
-            })
+        let terms = &mut self.arrays.terms;
+        let mut is_number = |k: usize| {
+            args.get(k)
+                .is_some_and(|a| terms.as_constant(a.term).is_some() && self.elementwise.is_a_factor(terms, op, a.term))
         };
         match op.linear() {
             Linear::Product if is_number(0) => Some(0),

@@ -12,12 +12,14 @@
 
 use crate::array::{Tree, Value};
 use crate::devices::Classes;
+use crate::effects::N_WORLDS;
 use crate::elementwise::ElementwiseOp;
 use crate::guess::Parts;
 use crate::prover::{Prover, Side};
 use crate::rules::{Rule, Rules};
 use crate::term::{LoopId, Node};
 use crate::walk::Known;
+use crate::world::split_worlds;
 use hlo_ir::attrs::WhileAttrs;
 use hlo_ir::{CompId, DType, InstId, Opcode, Shape};
 
@@ -62,6 +64,8 @@ pub(crate) struct Loop<'a, 'm> {
     condition: CompId,
     body: CompId,
     init: &'a Tree,
+    /// Whether the worlds are carried, behind the leaves.
+    has_worlds: bool,
     pub inits: Vec<Value>,
     pub types: Vec<LeafType>,
     /// What the body's instructions gave in the round before.
@@ -106,13 +110,20 @@ impl Prover {
         let (condition, body) = (attrs.condition?, attrs.body?);
         let mut types = Vec::new();
         side.module.shape(inst).for_each_leaf(&mut |_, leaf| types.push(leaf_type(leaf)));
-        let inits = init.leaves();
-        if inits.len() != types.len() {
+        let mut inits = init.leaves();
+        // A condition with effects runs once more often than the body: such a loop is read as a whole.
+        if inits.len() != types.len() || self.is_impure(side, condition) {
             return None;
         }
-        let is_second = side.number > 0;
+        let has_worlds = self.is_impure(side, body);
+        if has_worlds {
+            inits.extend(self.outside.worlds.clone());
+            types.extend([(1, DType::Pred); N_WORLDS]);
+        }
+        let side_number = side.number;
+        let is_second = side_number > 0;
         self.last_parting = None;
-        let mut this = Loop { side, site: inst, condition, body, init, inits, types, known: Known::new() };
+        let mut this = Loop { side, site: inst, condition, body, init, has_worlds, inits, types, known: Known::new() };
         let outs = if is_second {
             let candidates: Vec<usize> =
                 (0..self.loops.len()).filter(|&k| self.loops[k].parent == self.parent).collect();
@@ -144,17 +155,28 @@ impl Prover {
         } else {
             self.study_loop(&mut this)?
         };
+        let mut outs = outs;
+        if has_worlds {
+            let before = std::mem::replace(&mut self.outside.worlds, split_worlds(&mut outs)?);
+            self.note_event(side_number, inst, &before, init.leaves());
+        }
         init.with_leaves(&mut outs.into_iter())
     }
 
     /// One iteration on these leaves. What is below the leaves that the round before had is not looked at again, unless this
     /// is no round but an iteration beside them.
     pub(crate) fn iterate(&mut self, this: &mut Loop<'_, '_>, params: &[Value], is_round: bool) -> Option<Iteration> {
-        let tree = this.init.with_leaves(&mut params.iter().cloned())?;
+        let mut leaves = params.to_vec();
+        let worlds = if this.has_worlds { Some(split_worlds(&mut leaves)?) } else { None };
+        let tree = this.init.with_leaves(&mut leaves.into_iter())?;
+        let outer = worlds.map(|worlds| std::mem::replace(&mut self.outside.worlds, worlds));
         let was_paused = self.trace.as_mut().map(|trace| trace.pause_unless(is_round));
         let condition = self.run_called(this.side, this.site, this.condition, vec![tree.clone()]);
         let known = is_round.then_some(&mut this.known);
-        let results = self.run_called_again(this.side, this.site, this.body, vec![tree], known).leaves();
+        let mut results = self.run_called_again(this.side, this.site, this.body, vec![tree], known).leaves();
+        if let Some(outer) = outer {
+            results.extend(std::mem::replace(&mut self.outside.worlds, outer));
+        }
         if let (Some(trace), Some(was_paused)) = (&mut self.trace, was_paused) {
             trace.resume(was_paused);
         }
@@ -465,12 +487,18 @@ impl Prover {
             return Some(self.run_called(side, inst, *branches.get(k)?, vec![operands.get(1 + k)?.clone()]));
         }
         let mut results = Vec::with_capacity(branches.len());
+        let mut leaves: Vec<Vec<Value>> = Vec::with_capacity(branches.len());
+        let worlds = self.outside.worlds.clone();
         for (&branch, operand) in branches.iter().zip(&operands[1..]) {
-            results.push(self.run_called(side, inst, branch, vec![operand.clone()]));
+            let result = self.run_called(side, inst, branch, vec![operand.clone()]);
+            let mut own = result.leaves();
+            own.extend(std::mem::replace(&mut self.outside.worlds, worlds.clone()));
+            results.push(result);
+            leaves.push(own);
         }
-        let leaves: Vec<Vec<Value>> = results.iter().map(Tree::leaves).collect();
         let mut types = Vec::new();
         module.shape(inst).for_each_leaf(&mut |_, leaf| types.push(leaf_type(leaf)));
+        types.extend([(1, DType::Pred); N_WORLDS]);
         let mut out = Vec::with_capacity(types.len());
         for (k, &(n, dtype)) in types.iter().enumerate() {
             let of_branch: Vec<&Value> = leaves.iter().map(|l| l.get(k)).collect::<Option<_>>()?;
@@ -492,6 +520,8 @@ impl Prover {
             };
             out.push(self.elementwise(op, &values, n)?);
         }
+        self.outside.worlds = split_worlds(&mut out)?;
+        self.note_event(side.number, inst, &worlds, vec![choice.clone()]);
         results[0].with_leaves(&mut out.into_iter())
     }
 }
@@ -508,6 +538,7 @@ fn chosen_branch(dtype: DType, number: i64, n_branches: usize) -> usize {
 pub(crate) fn leaf_type(shape: &Shape) -> LeafType {
     match shape {
         Shape::Array(array) | Shape::Buffer(array) => (array.n_elems() as i64, array.dtype),
-        Shape::Tuple(_) | Shape::Token | Shape::Opaque => (0, DType::Pred),
+        Shape::Token => (1, DType::Pred),
+        Shape::Tuple(_) | Shape::Opaque => (0, DType::Pred),
     }
 }

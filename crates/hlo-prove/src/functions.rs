@@ -4,6 +4,7 @@
 //! if its columns in the op table say all of it: the evaluator computes it from the elements of its operands alone.
 
 use hlo_ir::attrs::CustomAttrs;
+use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::op::{Effects, EvalRoutine, EvalRule, FactorRule, LockstepRoutine};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Module, Shape};
 
@@ -11,6 +12,71 @@ use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Module, Shape};
 /// a custom call without side effects is one of its operands and their layouts.
 pub(crate) fn is_function(module: &Module, inst: InstId) -> bool {
     is_repeatable(module, inst) && !has_elided(module, inst) && calls_functions(module, inst)
+}
+
+/// The place of the chain of what is seen from outside.
+pub(crate) const SEEN: usize = 0;
+/// The place of the chain of random draws.
+pub(crate) const DRAWN: usize = 1;
+
+/// Which chains of effects an instruction adds to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Effect {
+    is_seen: bool,
+    draws: bool,
+}
+
+impl Effect {
+    /// Whether it adds to this chain.
+    pub(crate) fn touches(self, world: usize) -> bool {
+        match world {
+            SEEN => self.is_seen,
+            DRAWN => self.draws,
+            _ => false,
+        }
+    }
+
+    fn and(self, other: Effect) -> Effect {
+        Effect { is_seen: self.is_seen || other.is_seen, draws: self.draws || other.draws }
+    }
+}
+
+/// The effect of an instruction and of all that it calls; `None` if it has none. Annotations for partitioners have
+/// none, whatever they say.
+pub(crate) fn effect_of(module: &Module, inst: InstId) -> Option<Effect> {
+    if !module.inst(inst).attrs.format().names_comps() {
+        return Some(own_effect(module, inst)).filter(|effect| *effect != Effect::default());
+    }
+    let called = module.callees_first(&module.called(inst));
+    let insts = called.iter().flat_map(|&comp| module.comp(comp).insts.iter().copied());
+    let effect = insts.fold(own_effect(module, inst), |effect, inst| effect.and(own_effect(module, inst)));
+    (effect != Effect::default()).then_some(effect)
+}
+
+fn own_effect(module: &Module, inst: InstId) -> Effect {
+    let attrs = &module.inst(inst).attrs;
+    match module.inst(inst).opcode.row().effects {
+        Effects::Pure | Effects::OfCallees | Effects::Communicates => Effect::default(),
+        Effects::Random => Effect { draws: true, ..Effect::default() },
+        Effects::SideEffect => Effect { is_seen: true, ..Effect::default() },
+        Effects::ByAttribute => {
+            let is_marked = CustomAttrs::of(attrs).is_some_and(|a| a.custom_call_has_side_effect);
+            Effect { is_seen: is_marked && CustomTarget::of(attrs).is_none(), ..Effect::default() }
+        }
+    }
+}
+
+/// Whether an instruction with effects is a function of its operands and of the worlds: what it calls exchanges nothing
+/// with other devices and has all its constants.
+pub(crate) fn is_read_whole(module: &Module, inst: InstId) -> bool {
+    let called = module.callees_first(&module.called(inst));
+    let insts = called.iter().flat_map(|&comp| module.comp(comp).insts.iter().copied());
+    let is_known = |inst: InstId| {
+        module.inst(inst).opcode.row().effects != Effects::Communicates
+            && !has_elided(module, inst)
+            && !depends_on_memory(module, inst)
+    };
+    insts.into_iter().all(is_known)
 }
 
 /// Whether a computation has effects or hidden state, so that equal arguments need not give equal results, even on the same device.

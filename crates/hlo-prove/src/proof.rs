@@ -4,8 +4,9 @@ use crate::array::{Tree, Value};
 use crate::certificate::Certificate;
 use crate::deadline::Deadline;
 use crate::devices::Classes;
-use crate::effects::{ChangedEffect, changed_effects};
+use crate::effects::{ChangedEffect, changed_effects, first_effect, has_effects};
 use crate::elementwise::Freedom;
+use crate::functions::SEEN;
 use crate::global::{self, Layouts};
 use crate::prover::{Prover, Side};
 use crate::rules::{Rule, Rules};
@@ -13,6 +14,7 @@ use crate::term::Node;
 use crate::trace::Trace;
 use crate::words::ModuleWords;
 use hlo_ir::attrs::ParameterAttrs;
+use hlo_ir::devices::find_n_devices;
 use hlo_ir::sharding::LeafSharding;
 use hlo_ir::shardy::Meshes;
 use hlo_ir::{DType, Dims, Module, Opcode, Shape};
@@ -60,6 +62,19 @@ pub struct Output {
     pub is_layout_assumed: bool,
 }
 
+/// What is known of the effects, such as outfeeds and transfers.
+#[derive(Clone, Debug)]
+pub struct EffectsProof {
+    /// Whether the modules have the same effects in the same order, with the same operands and tokens, on every device.
+    pub verdict: Verdict,
+    /// The rules for exact numbers that the proof of their operands rests on.
+    pub modulo: Rules,
+    /// The effect in which the modules part, if it is not proved.
+    pub difference: Option<String>,
+    /// The effects of which the modules have not the same number of instructions.
+    pub changed: Vec<ChangedEffect>,
+}
+
 /// What is known of all outputs.
 #[derive(Clone, Debug)]
 pub struct Proof {
@@ -73,29 +88,41 @@ pub struct Proof {
     pub n_terms: usize,
     /// Whether it ended at the deadline. What was proved until then is.
     pub is_out_of_time: bool,
-    /// The effects that the modules do not have alike: they are no part of what is proved.
-    pub changed_effects: Vec<ChangedEffect>,
+    /// What is known of the effects.
+    pub effects: EffectsProof,
 }
 
 impl Proof {
-    /// Whether every output is proved.
+    /// Whether every output is proved, and the effects are.
     pub fn is_proved(&self) -> bool {
+        self.effects.verdict == Verdict::Proved && self.has_proved_outputs()
+    }
+
+    /// Whether every output is proved.
+    pub fn has_proved_outputs(&self) -> bool {
         self.outputs.iter().all(|output| output.verdict == Verdict::Proved)
     }
 
     /// Takes over what another run of the proof, with more freedom, proves besides, and its reasons for what it does not. `is_exact`:
     /// whether it uses no rules for exact numbers. `has_reasons`: whether its reasons are of the loops as they stand.
     fn improve(&mut self, freer: Proof, is_exact: bool, has_reasons: bool) {
-        let used = freer.outputs.iter().fold(Rules::NONE, |rules, output| rules | output.modulo);
+        let used = freer.outputs.iter().fold(freer.effects.modulo, |rules, output| rules | output.modulo);
+        let some = if used == Rules::NONE { Rules::of(Rule::SumFlattens) } else { used };
         for (output, mut found) in self.outputs.iter_mut().zip(freer.outputs) {
             if output.verdict == Verdict::Proved || found.verdict == Verdict::Unknown && !has_reasons {
                 continue;
             }
             if found.verdict == Verdict::Proved && found.modulo == Rules::NONE && !is_exact {
                 // Without the rules for exact numbers it was not proved, so it rests on some of them.
-                found.modulo = if used == Rules::NONE { Rules::of(Rule::SumFlattens) } else { used };
+                found.modulo = some;
             }
             *output = found;
+        }
+        if self.effects.verdict == Verdict::Unknown && (freer.effects.verdict == Verdict::Proved || has_reasons) {
+            self.effects = freer.effects;
+            if self.effects.verdict == Verdict::Proved && self.effects.modulo == Rules::NONE && !is_exact {
+                self.effects.modulo = some;
+            }
         }
         self.n_terms = self.n_terms.max(freer.n_terms);
         self.is_out_of_time = freer.is_out_of_time;
@@ -181,6 +208,11 @@ fn prove_freely(
     options: &Options,
     is_certified: bool,
 ) -> Result<(Proof, Certificate), Error> {
+    if let Some(modules) = on_named_devices(before, after)
+        && let Some((before, after)) = modules.split_first()
+    {
+        return prove_freely(before, &after.iter().collect::<Vec<_>>(), options, is_certified);
+    }
     let is_global = is_global_pair(before, after)?;
     let on_devices;
     let before = match after.first() {
@@ -234,6 +266,19 @@ fn prove_freely(
     Ok((known.ok_or(Error::NoEntry)?, certificate))
 }
 
+/// Global programs with manual regions on the devices that their annotations name, if the headers name one alone.
+fn on_named_devices(before: &Module, after: &[&Module]) -> Option<Vec<Module>> {
+    let modules = || std::iter::once(before).chain(after.iter().copied());
+    let n_devices = find_n_devices(before);
+    let is_unnamed = modules().all(|module| module.n_devices() == 1 && global::has_regions(module));
+    let on_devices = |module: &Module| {
+        let mut module = module.clone();
+        module.header.num_partitions = n_devices as i64;
+        module
+    };
+    (is_unnamed && n_devices > 1).then(|| modules().map(on_devices).collect())
+}
+
 fn has_loops(module: &Module) -> bool {
     let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
     insts.any(|&inst| module.inst(inst).opcode == Opcode::While)
@@ -260,8 +305,17 @@ fn prove_with(
     is_global: bool,
 ) -> Result<Proof, Error> {
     let expected_types = output_types(before)?;
-    let inputs = inputs(prover, before, options, is_global)?;
+    let modules: Vec<&Module> = std::iter::once(before).chain(after.iter().copied()).collect();
+    // Programs with manual regions take whole values, which are the same everywhere.
+    let has_wholes = is_global || modules.iter().all(|module| global::has_regions(module));
+    let inputs = inputs(prover, before, options, has_wholes)?;
+    // What a whole value's effect is of its tiles is not known.
+    let has_comparable_effects = !is_global || !modules.iter().any(|module| has_effects(module));
+    let is_comparable = [has_comparable_effects, !is_global];
+    prover.begin_worlds(is_comparable);
     let expected = run(prover, before, (0, is_global), &inputs)?;
+    let expected_world = prover.outside.worlds[SEEN].clone();
+    prover.begin_worlds(is_comparable);
     let mut types = input_types(before)?;
     let mut found = inputs;
     let mut was_tiled = !is_global;
@@ -275,8 +329,8 @@ fn prove_with(
         found = run(prover, module, (1 + number, is_global), &found)?;
         types = output_types(module)?;
     }
+    let found_world = prover.outside.worlds[SEEN].clone();
     let last = after.last().copied().unwrap_or(before);
-    let modules: Vec<&Module> = std::iter::once(before).chain(after.iter().copied()).collect();
     let layouts = if is_global {
         let meshes = Meshes::of(&before.header).map_err(|error| Error::Annotation(error.to_string()))?;
         Some(global::output_layouts(before, last, &meshes, expected_types.len()))
@@ -312,7 +366,13 @@ fn prove_with(
         }
         outputs.push(output);
     }
+    let worlds = (&expected_world, &found_world);
+    let mut effects = judge_effects(prover, &modules, has_comparable_effects.then_some(worlds));
+    if effects.verdict == Verdict::Unknown {
+        withdraw(prover, &mut outputs, &expected);
+    }
     if prover.arrays.terms.devices.has_overflowed {
+        effects.verdict = Verdict::Unknown;
         for output in outputs.iter_mut().filter(|output| output.verdict == Verdict::Proved) {
             output.verdict = Verdict::Unknown;
             output.difference = Some("a summand counts more than 2^128 times, which is not told apart".to_string());
@@ -320,6 +380,7 @@ fn prove_with(
     }
     let is_out_of_time = prover.arrays.terms.deadline.has_passed();
     if is_out_of_time {
+        (effects.verdict, effects.difference) = (Verdict::Unknown, None);
         for output in &mut outputs {
             (output.verdict, output.difference) = (Verdict::Unknown, None);
         }
@@ -333,14 +394,46 @@ fn prove_with(
             }
         }
     }
+    if effects.verdict == Verdict::Proved {
+        for value in [&expected_world, &found_world] {
+            prover.for_each_term(value, &mut |term| effects.modulo = effects.modulo | rules[term.0 as usize].inexact());
+        }
+    }
     Ok(Proof {
         outputs,
         n_devices: prover.n_devices(),
         is_global,
         n_terms: prover.arrays.terms.len(),
         is_out_of_time,
-        changed_effects: changed_effects(before, after),
+        effects,
     })
+}
+
+/// Whether the worlds that the modules give are equal; `None` if they are not compared.
+fn judge_effects(prover: &mut Prover, modules: &[&Module], worlds: Option<(&Value, &Value)>) -> EffectsProof {
+    let difference = match worlds {
+        Some((expected, found)) => prover.compare_worlds(modules, expected, found),
+        None => {
+            let first = first_effect(modules);
+            Some(format!("{first} stands in a global program or in one of its tiles, where effects are not compared"))
+        }
+    };
+    let verdict = if difference.is_none() { Verdict::Proved } else { Verdict::Unknown };
+    let changed = modules.split_first().map_or(Vec::new(), |(before, after)| changed_effects(before, after));
+    EffectsProof { verdict, modulo: Rules::NONE, difference, changed }
+}
+
+/// Withdraws the proof of outputs that depend on what effects give: the world may answer otherwise, so that equal terms are
+/// not equal numbers.
+fn withdraw(prover: &Prover, outputs: &mut [Output], expected: &[Value]) {
+    for (output, value) in outputs.iter_mut().zip(expected) {
+        let mut holds_effects = false;
+        prover.for_each_term(value, &mut |term| holds_effects |= prover.arrays.terms.holds_effects(term));
+        if holds_effects && output.verdict == Verdict::Proved {
+            output.verdict = Verdict::Unknown;
+            output.difference = Some("it depends on what effects give, which are not proved".to_string());
+        }
+    }
 }
 
 /// What each device holds of the inputs of a global program.
@@ -492,7 +585,7 @@ fn type_text(leaf: &Shape) -> String {
 }
 
 /// A term for each leaf of the entry's parameters, with the devices that its sharding makes equal.
-fn inputs(prover: &mut Prover, module: &Module, options: &Options, is_global: bool) -> Result<Vec<Value>, Error> {
+fn inputs(prover: &mut Prover, module: &Module, options: &Options, has_wholes: bool) -> Result<Vec<Value>, Error> {
     let entry = module.entry().ok_or(Error::NoEntry)?;
     let partitions = module.header.num_partitions.max(1) as usize;
     let n_devices = prover.n_devices();
@@ -520,13 +613,14 @@ fn inputs(prover: &mut Prover, module: &Module, options: &Options, is_global: bo
             if let Some(tiles) = said.and_then(|s| s.tile_of_device(n_devices)) {
                 keys.push(tiles.into_iter().map(|tile| (0, tile)).collect());
             }
-            let classes = match is_global {
+            let classes = match has_wholes {
                 true => Classes::ALL_EQUAL,
                 false => prover.arrays.terms.devices.classes_of_promises(&keys),
             };
             let n = match leaf {
                 Shape::Array(array) | Shape::Buffer(array) => array.n_elems() as i64,
-                Shape::Tuple(_) | Shape::Token | Shape::Opaque => 0,
+                Shape::Token => 1,
+                Shape::Tuple(_) | Shape::Opaque => 0,
             };
             let term = prover.arrays.terms.leaf(Node::Input(n_leaves as u32), n, classes, Rules::NONE);
             out.push(Value::Same(prover.arrays.whole(term, n)));

@@ -3,6 +3,7 @@
 use crate::array::{Arrays, Tree, Value};
 use crate::control::{LoopRecord, Parting};
 use crate::devices::{Classes, Spread};
+use crate::effects::Outside;
 use crate::elementwise::{Elementwise, ElementwiseOp, Freedom};
 use crate::members::{Members, MembersId};
 use crate::rules::{Rule, Rules};
@@ -55,6 +56,8 @@ pub(crate) struct Prover {
     /// Of leaves of the second module's loops that are none of the first's: why. And of the loop that was tried last, as a whole.
     pub partings: HashMap<(crate::term::LoopId, u32), Parting>,
     pub last_parting: Option<Parting>,
+    /// What the world outside has seen so far.
+    pub outside: Outside,
     /// What instructions gave, where it is wanted.
     pub trace: Option<Trace>,
     n_noted: usize,
@@ -68,8 +71,10 @@ pub(crate) struct Prover {
 
 impl Prover {
     pub(crate) fn new(n_devices: usize, freedom: Freedom) -> Prover {
+        let mut arrays = Arrays::new(n_devices);
+        let nothing = Value::Same(arrays.intern(Vec::new()));
         Prover {
-            arrays: Arrays::new(n_devices),
+            arrays,
             elementwise: Elementwise::new(freedom),
             loops: Vec::new(),
             n_loops: 0,
@@ -82,6 +87,7 @@ impl Prover {
             cuts_otherwise: false,
             partings: HashMap::new(),
             last_parting: None,
+            outside: Outside::new(nothing),
             trace: None,
             n_noted: 0,
             members: Vec::new(),

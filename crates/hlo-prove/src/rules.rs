@@ -248,14 +248,14 @@ pub const RULES: &[RuleText] = &[
     RuleText {
         rule: Rule::ScalarFactor,
         name: "scalar-factor",
-        statement: "the sum of c * x is c times the sum of x, and the sum of x / c the sum of x divided by c, for a scalar c that is equal on all devices",
+        statement: "the sum of c * x is c times the sum of x, and the sum of x / c the sum of x divided by c, for a scalar c that is equal on all devices, finite and not zero",
         source: "distributivity of exact numbers",
         is_exact: false,
     },
     RuleText {
         rule: Rule::SumInProduct,
         name: "sum-in-product",
-        statement: "the sum over devices of x * w is the sum of x, times w, for a w that is equal on all devices; likewise products within a dot",
+        statement: "the sum over devices of x * w is the sum of x, times w, for a w that is equal on all devices, finite and not zero; likewise products within a dot",
         source: "distributivity of exact numbers",
         is_exact: false,
     },
@@ -290,7 +290,7 @@ pub const RULES: &[RuleText] = &[
     RuleText {
         rule: Rule::ZeroProduct,
         name: "zero-product",
-        statement: "x * 0 = 0 within a sum",
+        statement: "x * 0 = 0 within a sum, for a finite x",
         source: "numbers that are finite",
         is_exact: false,
     },

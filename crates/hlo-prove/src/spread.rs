@@ -39,6 +39,9 @@ impl Elementwise {
         };
         let dtype = op.dtype;
         let (word, mut args) = (*word, args.clone());
+        if !self.is_a_factor(terms, op, args[1 - varying].term) {
+            return None;
+        }
         args[varying].term = self.sum_of_term(terms, args[varying].term, spread, (dtype, depth + 1));
         let out = terms.apply_mapped(Head::Elementwise(word), args);
         terms.spreads.into.insert((product, spread), Some(out));
@@ -139,17 +142,20 @@ impl Elementwise {
 
     fn look_out_of_product(&self, terms: &mut Terms, product: TermId, depth: usize) -> Option<(TermId, Spread)> {
         let Node::Apply(Head::Elementwise(word), args) = terms.node(product).clone() else { return None };
-        let op = self.op(word)?.linear();
+        let op = self.op(word)?;
         let [a, b] = args.as_slice() else { return None };
         let is_equal = |arg: &Arg| terms.classes(arg.term) == Classes::ALL_EQUAL;
         let is_sum = |arg: &Arg| matches!(terms.node(arg.term), Node::Apply(Head::Sum(Monoid::Add, _), _));
-        let k = match op {
+        let k = match op.linear() {
             Linear::Product | Linear::DotProduct | Linear::Quotient if is_sum(a) && is_equal(b) => 0,
             Linear::Product | Linear::DotProduct if is_sum(b) && is_equal(a) => 1,
             Linear::Product | Linear::DotProduct | Linear::RoundedProduct | Linear::Quotient | Linear::No => {
                 return None;
             }
         };
+        if !self.is_a_factor(terms, op, args[1 - k].term) {
+            return None;
+        }
         let Node::Apply(Head::Sum(_, dtype), inner) = terms.node(args[k].term).clone() else { return None };
         let groups = self.by_devices_at(terms, &inner, depth + 1);
         let [(Some(spread), local)] = groups.as_slice() else { return None };

@@ -110,12 +110,18 @@ impl Elementwise {
         }
         if flat.len() > 1 && reassociates {
             let n = flat.len();
-            let is_identity = |s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
+            let is_identity =
+                |terms: &Terms, s: &Summand| identity.is_some() && terms.as_constant(s.term) == identity.as_ref();
             let drops_products = monoid == Monoid::Add && self.freedom >= Freedom::Windows;
-            let is_nothing = |s: &Summand| is_identity(s) || (drops_products && self.is_zero_product(terms, s.term));
-            let n_dropped = flat.iter().filter(|s| is_nothing(s)).count();
+            let mut has_product = false;
+            let mut is_nothing: Vec<bool> = Vec::with_capacity(n);
+            for summand in &flat {
+                let is_zero = drops_products && self.is_zero_product(terms, summand.term);
+                has_product |= is_zero;
+                is_nothing.push(is_zero || is_identity(terms, summand));
+            }
+            let n_dropped = is_nothing.iter().filter(|&&nothing| nothing).count();
             if n_dropped > 0 {
-                let has_product = flat.iter().any(|s| !is_identity(s) && is_nothing(s));
                 rules = rules | Rules::of(Rule::IdentityDrops);
                 if has_product {
                     rules = rules | Rules::of(Rule::ZeroProduct);
@@ -123,7 +129,8 @@ impl Elementwise {
                 if n_dropped == n {
                     flat.truncate(1);
                 } else {
-                    flat.retain(|s| !is_nothing(s));
+                    let mut is_nothing = is_nothing.into_iter();
+                    flat.retain(|_| is_nothing.next() == Some(false));
                 }
             }
         }
@@ -164,17 +171,17 @@ impl Elementwise {
     }
 
     /// Whether a term is a product with zero.
-    fn is_zero_product(&self, terms: &Terms, term: TermId) -> bool {
+    fn is_zero_product(&self, terms: &mut Terms, term: TermId) -> bool {
         let Node::Apply(Head::Elementwise(word), args) = terms.node(term) else { return false };
         let Some(op) = self.op(*word) else { return false };
-        // What nothing is known of may be no finite number, and so may a number that is rounded to a narrower type.
-        if op.rounds_operands() || args.iter().any(|arg| terms.holds_unknowns(arg.term)) {
-            return false;
-        }
-        let is_zero = |arg: &Arg| terms.is_zero(arg.term);
+        // A number that is rounded to a narrower type may become infinite.
+        let ([a, b], false) = (args.as_slice(), op.rounds_operands()) else { return false };
+        let (a, b) = (a.term, b.term);
         match op.linear() {
-            Linear::Product | Linear::DotProduct | Linear::RoundedProduct => args.iter().any(is_zero),
-            Linear::Quotient => args.first().is_some_and(is_zero),
+            Linear::Product | Linear::DotProduct | Linear::RoundedProduct => {
+                terms.is_zero(a) && self.is_finite(terms, b) || terms.is_zero(b) && self.is_finite(terms, a)
+            }
+            Linear::Quotient => terms.is_zero(a) && !terms.holds_unknowns(b) && self.is_a_factor(terms, op, b),
             Linear::No => false,
         }
     }
@@ -291,16 +298,17 @@ impl Elementwise {
             return None;
         }
         let Node::Apply(Head::Elementwise(word), args) = terms.node(summand.term) else { return None };
-        let op: &ElementwiseOp = self.op(*word)?;
-        let is_scalar = |arg: &Arg| {
+        let (word, op) = (*word, self.op(*word)?);
+        let [a, b] = args.as_slice() else { return None };
+        let (a, b) = (a.clone(), b.clone());
+        let mut is_scalar = |arg: &Arg| {
             terms.rank(arg.term) == 0
                 && terms.classes(arg.term) == crate::devices::Classes::ALL_EQUAL
-                && terms.is_a_factor(arg.term)
+                && self.is_a_factor(terms, op, arg.term)
         };
-        let [a, b] = args.as_slice() else { return None };
         let (factor, inner, is_first) = match op.linear() {
-            Linear::Product if is_scalar(a) => (a, b, true),
-            Linear::Product | Linear::Quotient if is_scalar(b) => (b, a, false),
+            Linear::Product if is_scalar(&a) => (a.term, b, true),
+            Linear::Product | Linear::Quotient if is_scalar(&b) => (b.term, a, false),
             Linear::Product | Linear::Quotient | Linear::DotProduct | Linear::RoundedProduct | Linear::No => {
                 return None;
             }
@@ -308,7 +316,6 @@ impl Elementwise {
         if terms.rank(summand.term) != terms.rank(inner.term) {
             return None;
         }
-        let (word, factor, inner) = (*word, factor.term, inner.clone());
         let mut part = summand.of_argument(&inner);
         let classes = terms.classes(inner.term);
         // The product's classes are those of what is multiplied, since the factor is equal everywhere.

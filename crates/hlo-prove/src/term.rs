@@ -10,6 +10,7 @@
 
 use crate::deadline::Deadline;
 use crate::devices::{Classes, Devices, Spread};
+use crate::estimate::Estimate;
 pub(crate) use crate::ids::{ArrayId, LoopId, TermId, WordId};
 use crate::rules::Rules;
 use crate::segment::{Coords, Dim, Region, Segment};
@@ -154,6 +155,8 @@ struct TermData {
     rules: Rules,
     /// Whether what equals itself alone, such as what pads a tile, is a part of it: that may be any number and none.
     holds_unknowns: bool,
+    /// Whether what an effect gives may be a part of it.
+    holds_effects: bool,
 }
 
 /// All terms, and what they share.
@@ -173,10 +176,14 @@ pub(crate) struct Terms {
     words: Vec<String>,
     word_ids: HashMap<String, WordId>,
     n_unique: u32,
+    /// The effects that give arrays.
+    effects: HashSet<WordId>,
     elements: HashMap<(TermId, Coords), TermId>,
     commutative: HashSet<WordId>,
     apart: HashMap<(TermId, TermId), bool>,
     pub(crate) spreads: SpreadTable,
+    /// What terms are as factors, as far as it was asked for (`finite`).
+    pub(crate) estimates: HashMap<TermId, Estimate>,
 }
 
 /// What sums over devices of products, and products with such sums, became (`spread`).
@@ -202,10 +209,12 @@ impl Terms {
             words: Vec::new(),
             word_ids: HashMap::new(),
             n_unique: 0,
+            effects: HashSet::new(),
             elements: HashMap::new(),
             commutative: HashSet::new(),
             apart: HashMap::new(),
             spreads: SpreadTable::default(),
+            estimates: HashMap::new(),
         };
         terms.extra(Extra::None);
         terms
@@ -308,7 +317,13 @@ impl Terms {
             // What these are made of is not looked at.
             Node::Carry(..) | Node::LoopResult(..) | Node::Whole(..) | Node::Unique(_) => self.n_unique > 0,
         };
-        self.terms.push(TermData { node, rank: rank as u32, classes, rules, holds_unknowns });
+        let holds_effects = match &node {
+            Node::Element(of, _) => self.holds_effects(*of),
+            Node::Apply(_, args) => args.iter().any(|arg| self.holds_effects(arg.term)),
+            Node::Input(_) | Node::Constant(_) | Node::Table(_) | Node::Iota(_) | Node::Unique(_) => false,
+            Node::Carry(..) | Node::LoopResult(..) | Node::Whole(..) => !self.effects.is_empty(),
+        };
+        self.terms.push(TermData { node, rank: rank as u32, classes, rules, holds_unknowns, holds_effects });
         id
     }
 
@@ -321,6 +336,16 @@ impl Terms {
         self.n_unique += 1;
         let classes = self.devices.all_different();
         self.leaf(Node::Unique(self.n_unique), n_elems, classes, Rules::NONE)
+    }
+
+    /// Notes that an effect gives arrays.
+    pub(crate) fn note_effect(&mut self, word: WordId) {
+        self.effects.insert(word);
+    }
+
+    /// Whether what an effect gives may be a part of a term.
+    pub(crate) fn holds_effects(&self, term: TermId) -> bool {
+        self.terms[term.0 as usize].holds_effects
     }
 
     /// Whether something that nothing is known of may be a part of a term; it need not be a finite number, as others are said to be.
@@ -374,16 +399,6 @@ impl Terms {
             Scalar::Int(value) => Some(value),
             Scalar::Uint(value) => i64::try_from(value).ok(),
             Scalar::Float(_) | Scalar::Complex(..) => None,
-        }
-    }
-
-    /// Whether sums may change places with a product with the term: not with zero, by which one may divide, nor with what is
-    /// not finite, as far as the term is a known number.
-    pub(crate) fn is_a_factor(&self, term: TermId) -> bool {
-        match self.as_constant(term).and_then(|literal| literal.get(0)) {
-            Some(Scalar::Float(value)) => value.is_finite() && value != 0.0,
-            Some(Scalar::Complex(re, im)) => re.is_finite() && im.is_finite() && (re != 0.0 || im != 0.0),
-            Some(Scalar::Pred(_) | Scalar::Int(_) | Scalar::Uint(_)) | None => true,
         }
     }
 

@@ -2,15 +2,15 @@
 
 use crate::array::{Tree, Value};
 use crate::elementwise::ElementwiseOp;
-use crate::functions::{is_function, may_differ};
+use crate::functions::{effect_of, is_function, may_differ};
 use crate::prover::{Prover, Side};
 use crate::rules::Rules;
 use crate::segment::row_major;
-use crate::term::{ArrayId, Node};
+use crate::term::{ArrayId, Node, WordId};
 use hashbrown::HashMap;
 use hlo_ir::attrs::{
     CallAttrs, CompareAttrs, DimsAttrs, DotAttrs, DynamicSliceAttrs, FusionAttrs, IotaAttrs, PadAttrs, ParameterAttrs,
-    ReduceAttrs, SliceAttrs, TupleIndexAttrs,
+    ReduceAttrs, SliceAttrs, TupleIndexAttrs, default_order,
 };
 use hlo_ir::monoid::find_monoid;
 use hlo_ir::op::{Begun, Effects, EvalRoutine, EvalRule, FactorRule, Flow, OneArrayRoutine};
@@ -65,7 +65,7 @@ impl Prover {
     }
 
     /// Whether a computation has effects or hidden state, so that it may give another result each time.
-    fn is_impure(&mut self, side: &Side<'_>, comp: CompId) -> bool {
+    pub(crate) fn is_impure(&mut self, side: &Side<'_>, comp: CompId) -> bool {
         if let Some(&known) = self.impure.get(&(side.number, comp)) {
             return known;
         }
@@ -96,7 +96,8 @@ impl Prover {
             let is_complete = operands.len() == instruction.operands.len();
             // Loops within are read anew: they are noted as they are read.
             let may_be_known = match instruction.opcode.row().flow {
-                Flow::All | Flow::Collective(_) => is_complete,
+                // An effect takes the world as well, which is no operand.
+                Flow::All | Flow::Collective(_) => known.is_some() && is_complete && effect_of(module, inst).is_none(),
                 Flow::Parameter
                 | Flow::Constant
                 | Flow::Tuple
@@ -361,6 +362,7 @@ impl Prover {
         }
         let compare = CompareAttrs::of(&instruction.attrs);
         let attributes = match compare {
+            Some(attrs) if attrs.order.as_str() == default_order(shapes.first()?.dtype) => String::new(),
             Some(attrs) => attrs.order.as_str().to_string(),
             None => side.words.attributes(&mut self.arrays.terms, module, inst),
         };
@@ -386,9 +388,12 @@ impl Prover {
         let values: Vec<Value> = operands.iter().flat_map(Tree::leaves).collect();
         let shape = module.shape(inst).without_layout();
         if !is_known || !complete {
-            return self.of_leaves(&shape, &mut |p, n, _| {
-                let term = p.arrays.terms.unique(n);
-                Value::Same(p.arrays.whole(term, n))
+            let effect = if complete { self.effect(side, inst, &values) } else { None };
+            return effect.unwrap_or_else(|| {
+                self.of_leaves(&shape, &mut |p, n, _| {
+                    let term = p.arrays.terms.unique(n);
+                    Value::Same(p.arrays.whole(term, n))
+                })
             });
         }
         let mut text = format!("{} {shape:?}", instruction.opcode);
@@ -399,9 +404,10 @@ impl Prover {
         // What these give depends on the order of elements in memory.
         let row = instruction.opcode.row();
         if matches!(row.factors, FactorRule::Bitcast | FactorRule::BitcastConvert | FactorRule::CustomCall) {
-            text.push_str(&format!(" {:?}", module.shape(inst)));
-            for &operand in &instruction.operands {
-                text.push_str(&format!(" {:?}", module.shape(operand)));
+            for &with_layout in instruction.operands.iter().chain([&inst]) {
+                let mut shape = module.shape(with_layout).clone();
+                shape.fill_layouts();
+                text.push_str(&format!(" {shape:?}"));
             }
         }
         if is_exchange {
@@ -422,19 +428,22 @@ impl Prover {
                 Value::Same(p.arrays.whole(term, n))
             });
         }
-        self.of_leaves(&shape, &mut |p, n, leaf| {
-            let value = p.map(&refs, |p, arrays| {
-                let mut classes = crate::devices::Classes::ALL_EQUAL;
-                for &array in arrays {
-                    let own = p.arrays.classes_of_array(array);
-                    classes = p.arrays.terms.devices.join(classes, own);
-                }
-                let rules = p.rules_of(arrays);
-                let term = p.arrays.terms.leaf(Node::Whole(word, arrays.to_vec(), leaf), n, classes, rules);
-                Some(p.arrays.whole(term, n))
-            });
-            value.unwrap_or_else(|| Value::Same(p.arrays.intern(Vec::new())))
-        })
+        self.of_leaves(&shape, &mut |p, n, leaf| p.leaf_of_whole(word, &refs, n, leaf))
+    }
+
+    /// A leaf of what an op makes of whole operands, on each device of its own.
+    pub(crate) fn leaf_of_whole(&mut self, word: WordId, operands: &[&Value], n: i64, leaf: u32) -> Value {
+        let value = self.map(operands, |p, arrays| {
+            let mut classes = crate::devices::Classes::ALL_EQUAL;
+            for &array in arrays {
+                let own = p.arrays.classes_of_array(array);
+                classes = p.arrays.terms.devices.join(classes, own);
+            }
+            let rules = p.rules_of(arrays);
+            let term = p.arrays.terms.leaf(Node::Whole(word, arrays.to_vec(), leaf), n, classes, rules);
+            Some(p.arrays.whole(term, n))
+        });
+        value.unwrap_or_else(|| Value::Same(self.arrays.intern(Vec::new())))
     }
 
     /// The rules that the terms of arrays rest on.
@@ -449,7 +458,7 @@ impl Prover {
     }
 
     /// A value of a shape, leaf by leaf: `make` gets the number of elements and the leaf's number.
-    fn of_leaves(&mut self, shape: &Shape, make: &mut dyn FnMut(&mut Prover, i64, u32) -> Value) -> Tree {
+    pub(crate) fn of_leaves(&mut self, shape: &Shape, make: &mut dyn FnMut(&mut Prover, i64, u32) -> Value) -> Tree {
         fn walk(
             p: &mut Prover,
             shape: &Shape,
@@ -468,7 +477,12 @@ impl Prover {
                         _ => Tree::Leaf(make(p, n, *next - 1)),
                     }
                 }
-                Shape::Token | Shape::Opaque => {
+                // Which effects a token stands for is its value.
+                Shape::Token => {
+                    *next += 1;
+                    Tree::Leaf(make(p, 1, *next - 1))
+                }
+                Shape::Opaque => {
                     *next += 1;
                     Tree::Leaf(Value::Same(p.arrays.intern(Vec::new())))
                 }

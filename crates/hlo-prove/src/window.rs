@@ -223,17 +223,18 @@ impl Prover {
             let &[a, b] = arrays else { return None };
             let (first, second) = (p.arrays.segments(a), p.arrays.segments(b));
             let mut out = Vec::new();
-            let holds_unknowns = |p: &Prover, term| op.rounds_operands() || p.arrays.terms.holds_unknowns(term);
-            let second_holds_unknowns = second.iter().any(|s| holds_unknowns(p, s.term));
+            let is_finite =
+                |p: &mut Prover, term| !op.rounds_operands() && p.elementwise.is_finite(&mut p.arrays.terms, term);
+            let is_second_finite = second.iter().all(|s| is_finite(p, s.term));
             for segment in first.iter() {
-                if p.arrays.terms.is_zero(segment.term) && !second_holds_unknowns {
+                if p.arrays.terms.is_zero(segment.term) && is_second_finite {
                     out.push(segment.clone());
                     continue;
                 }
                 for (k, mut region) in refine(&second, segment.region.clone(), 0)? {
                     region.dims.retain(|dim| dim.n != 1);
                     let term = second[k].term;
-                    if p.arrays.terms.is_zero(term) && !holds_unknowns(p, segment.term) {
+                    if p.arrays.terms.is_zero(term) && is_finite(p, segment.term) {
                         out.push(Segment { term, region: places(&region) });
                     } else {
                         p.elementwise.apply_region(&mut p.arrays, word, &op, &[segment.term, term], &region, &mut out);

@@ -2,8 +2,9 @@
 
 use crate::term::{Terms, WordId};
 use hashbrown::HashMap;
-use hlo_ir::attrs::FieldRef;
-use hlo_ir::{CompId, InstId, Module, Shape};
+use hlo_ir::attrs::{Attrs, FieldRef, is_default};
+use hlo_ir::op::Effects;
+use hlo_ir::{CompId, InstId, Module, Shape, ShapeId};
 use std::fmt::Write;
 
 /// What was written of the computations of one module.
@@ -20,9 +21,14 @@ impl ModuleWords {
     pub(crate) fn attributes(&mut self, terms: &mut Terms, module: &Module, inst: InstId) -> String {
         let mut out = String::new();
         let instruction = module.inst(inst);
+        let is_transfer = matches!(instruction.attrs, Attrs::Transfer(_));
         let mut comps = Vec::new();
+        let first = instruction.operands.first();
+        let operand = first.and_then(|&operand| module.shape(operand).as_array()).map(|array| array.dtype);
         instruction.attrs.for_each_field(&mut |key, _, field| {
-            if field.is_unset() || SILENT.contains(&key) {
+            // The other end of a transfer names its channel too.
+            let is_silent = SILENT.contains(&key) && (key != "channel_id" || !is_transfer);
+            if is_default(key, field, operand) || is_silent {
                 return;
             }
             let _ = match field {
@@ -34,10 +40,10 @@ impl ModuleWords {
                     comps.extend_from_slice(list);
                     write!(out, " {key}=@@{}", list.len())
                 }
-                FieldRef::Shape(shape) => write!(out, " {key}={:?}", shape.map(|s| module.shapes.get(s))),
+                FieldRef::Shape(shape) => write!(out, " {key}={:?}", shape.map(|s| with_layouts(module, s))),
                 FieldRef::Shapes(shapes) => {
-                    let shapes: Option<Vec<&Shape>> =
-                        shapes.as_ref().map(|list| list.iter().map(|&s| module.shapes.get(s)).collect());
+                    let shapes: Option<Vec<Shape>> =
+                        shapes.as_ref().map(|list| list.iter().map(|&s| with_layouts(module, s)).collect());
                     write!(out, " {key}={shapes:?}")
                 }
                 other => write!(out, " {key}={other:?}"),
@@ -52,7 +58,11 @@ impl ModuleWords {
             let _ = write!(out, " accuracy={accuracy}");
         }
         let config = instruction.marks.as_ref().and_then(|m| m.backend_config.as_ref());
-        if instruction.opcode == hlo_ir::Opcode::CustomCall {
+        let is_effect = matches!(instruction.opcode.row().effects, Effects::SideEffect | Effects::Random);
+        if is_effect && let Some(marks) = &instruction.marks {
+            let _ = write!(out, " on={:?}", marks.sharding);
+        }
+        if is_effect || instruction.opcode == hlo_ir::Opcode::CustomCall {
             let _ = write!(out, " config={config:?}");
             // The back end that knows the target may read them; annotations are not among the calls.
             let free = instruction.marks.as_ref().map_or(&[][..], |m| &m.frontend_attributes);
@@ -84,4 +94,11 @@ impl ModuleWords {
         self.comps.insert(comp, word);
         word
     }
+}
+
+/// A shape with the layouts that it has where it states none.
+fn with_layouts(module: &Module, shape: ShapeId) -> Shape {
+    let mut shape = module.shapes.get(shape).clone();
+    shape.fill_layouts();
+    shape
 }

@@ -1,31 +1,233 @@
-//! Effects are no part of a proof, and it says where the modules differ in them.
+//! Effects are compared in order, with their operands and tokens, on every device.
 
 use hlo_ir::Module;
-use hlo_prove::{ChangedEffect, Options, prove};
+use hlo_prove::{ChangedEffect, Options, Proof, Verdict, prove};
 
-fn step(effects: &str) -> Module {
-    let text = format!(
-        "HloModule m\n\nENTRY main {{\n  x = f32[4] parameter(0)\n{effects}  t = token[] after-all()\n  ROOT y = f32[4] sine(x)\n}}\n"
-    );
-    hlo_text::parse_module(&text).unwrap_or_else(|e| panic!("{e:?}\n{text}")).module
+fn parsed(text: &str) -> Module {
+    let module = hlo_text::parse_module(text).unwrap_or_else(|e| panic!("{e:?}\n{text}")).module;
+    hlo_ir::verify::verify(&module).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
+    module
 }
 
-const CALL: &str = "  c = f32[4] custom-call(x), custom_call_target=\"log\", custom_call_has_side_effect=true\n";
-const ANNOTATION: &str =
-    "  c = f32[4] custom-call(x), custom_call_target=\"Sharding\", custom_call_has_side_effect=true\n";
-const OUTFEED: &str = "  s = token[] after-all()\n  o = token[] outfeed(x, s), outfeed_shape=f32[4]\n";
+/// A step on two devices that gives `y`, with these lines before.
+fn step(lines: &str) -> Module {
+    let lines: String = lines.split(';').map(|line| format!("  {}\n", line.trim())).collect();
+    parsed(&format!(
+        "HloModule m, num_partitions=2\n\nENTRY main {{\n  x = f32[4] parameter(0)\n  z = f32[4] parameter(1)\n  \
+         s = token[] after-all()\n{lines}  ROOT y = f32[4] sine(x)\n}}\n"
+    ))
+}
+
+fn proof(before: &Module, after: &Module) -> Proof {
+    let proof = prove(before, after, &Options::default()).expect("a pair");
+    assert_eq!(proof.effects.difference.is_some(), proof.effects.verdict == Verdict::Unknown);
+    proof
+}
+
+fn is_proved(before: &Module, after: &Module) -> bool {
+    proof(before, after).is_proved()
+}
+
+/// Why the effects are not proved, of modules whose output is.
+fn difference(before: &Module, after: &Module) -> String {
+    let proof = proof(before, after);
+    assert!(proof.has_proved_outputs() && !proof.is_proved());
+    proof.effects.difference.expect("a difference")
+}
+
+const CALL: &str = "c = f32[4] custom-call(x), custom_call_target=\"log\", custom_call_has_side_effect=true";
+const ANNOTATION: &str = "c = f32[4] custom-call(x), custom_call_target=\"Sharding\", custom_call_has_side_effect=true";
+const OUTFEED: &str = "o = token[] outfeed(x, s), outfeed_shape=f32[4]";
+const NOTHING: &str = "nothing = f32[4] cosine(x)";
 
 #[test]
-fn effects_that_differ_are_named() {
-    let changed = |before: &str, after: &str| {
-        let proof = prove(&step(before), &step(after), &Options::default()).expect("a pair");
-        assert!(proof.is_proved());
-        proof.changed_effects
+fn effects_that_are_lost_or_made_are_named() {
+    let changed = |before: &str, after: &str, name: &str| {
+        assert!(difference(&step(before), &step(after)).contains(name));
+        proof(&step(before), &step(after)).effects.changed
     };
-    assert_eq!(changed(CALL, CALL), []);
-    assert_eq!(changed(ANNOTATION, ""), []);
     let lost = |what: &str| ChangedEffect { what: what.to_string(), n_before: 1, n_after: 0 };
-    assert_eq!(changed(CALL, ""), [lost("custom-call log")]);
-    assert_eq!(changed(OUTFEED, ""), [lost("outfeed")]);
-    assert_eq!(changed("", CALL), [ChangedEffect { what: "custom-call log".to_string(), n_before: 0, n_after: 1 }]);
+    assert_eq!(changed(CALL, NOTHING, "`custom-call log` %c"), [lost("custom-call log")]);
+    assert_eq!(changed(OUTFEED, NOTHING, "`outfeed` %o of the first module is missing"), [lost("outfeed")]);
+    let made = ChangedEffect { what: "custom-call log".to_string(), n_before: 0, n_after: 1 };
+    assert_eq!(changed(NOTHING, CALL, "`custom-call log` %c"), [made]);
+    assert!(is_proved(&step(ANNOTATION), &step(NOTHING)));
+}
+
+/// Each line has effects; no two have the same.
+const UNLIKE: [&str; 16] = [
+    NOTHING,
+    OUTFEED,
+    "o = token[] outfeed(z, s), outfeed_shape=f32[4]",
+    "o = token[] outfeed(x, s), outfeed_shape=f32[4], outfeed_config=\"other\"",
+    "o = token[] outfeed(x, s), outfeed_shape=f32[4]; p = token[] outfeed(z, o), outfeed_shape=f32[4]",
+    "o = token[] outfeed(z, s), outfeed_shape=f32[4]; p = token[] outfeed(x, o), outfeed_shape=f32[4]",
+    "o = token[] outfeed(x, s), outfeed_shape=f32[4]; p = token[] outfeed(z, s), outfeed_shape=f32[4]",
+    "o = token[] outfeed(x, s), outfeed_shape=f32[4]; p = token[] outfeed(x, o), outfeed_shape=f32[4]",
+    "n = f32[4] negate(x); o = token[] outfeed(n, s), outfeed_shape=f32[4]",
+    "i = (f32[4], token[]) infeed(s)",
+    "i = (f32[4], token[]) infeed(s); v = f32[4] get-tuple-element(i), index=0; t = token[] get-tuple-element(i), index=1; \
+     o = token[] outfeed(v, t), outfeed_shape=f32[4]",
+    "i = (f32[4], token[]) infeed(s); v = f32[4] get-tuple-element(i), index=0; o = token[] outfeed(v, s), \
+     outfeed_shape=f32[4]",
+    CALL,
+    "c = f32[4] custom-call(z), custom_call_target=\"log\", custom_call_has_side_effect=true",
+    "b = (f32[4], u32[], token[]) send(x, s), channel_id=7; e = token[] send-done(b), channel_id=7",
+    "b = (f32[4], u32[], token[]) send(x, s), channel_id=8; e = token[] send-done(b), channel_id=8",
+];
+
+#[test]
+fn effects_are_proved_if_they_are_the_same_and_not_else() {
+    for (k, before) in UNLIKE.iter().enumerate() {
+        for (other, after) in UNLIKE.iter().enumerate() {
+            assert_eq!(is_proved(&step(before), &step(after)), k == other, "{before} | {after}");
+        }
+    }
+}
+
+#[test]
+fn pure_ops_around_effects_may_change() {
+    let before = step(
+        "n = f32[4] negate(x); m = f32[4] negate(n); a = f32[4] add(x, z); o = token[] outfeed(m, s), outfeed_shape=f32[4]; \
+         p = token[] outfeed(a, o), outfeed_shape=f32[4]",
+    );
+    let after = step(
+        "o = token[] outfeed(x, s), outfeed_shape=f32[4]; a = f32[4] add(z, x); p = token[] outfeed(a, o), outfeed_shape=f32[4]; \
+         dead = f32[4] cosine(z)",
+    );
+    assert!(is_proved(&before, &after));
+    let modulo = proof(
+        &step("a = f32[4] add(x, z); b = f32[4] add(a, x); o = token[] outfeed(b, s), outfeed_shape=f32[4]"),
+        &step("a = f32[4] add(x, x); b = f32[4] add(a, z); o = token[] outfeed(b, s), outfeed_shape=f32[4]"),
+    );
+    assert!(modulo.is_proved() && modulo.effects.modulo.iter().next().is_some());
+}
+
+#[test]
+fn an_order_that_control_predecessors_ask_for_is_kept() {
+    let module = |marks: &str| {
+        step(&format!(
+            "o = token[] outfeed(x, s), outfeed_shape=f32[4]; p = token[] outfeed(z, s), outfeed_shape=f32[4]{marks}"
+        ))
+    };
+    let (ordered, free) = (module(", control-predecessors={o}"), module(""));
+    // An order that nobody asked for does no harm.
+    assert!(is_proved(&ordered, &ordered.clone()) && is_proved(&free, &ordered));
+    let text = difference(&ordered, &free);
+    assert!(text.contains("`outfeed` %p need not come after `outfeed` %o"), "{text}");
+}
+
+#[test]
+fn an_operand_that_differs_is_told() {
+    let text = difference(&step(OUTFEED), &step(UNLIKE[2]));
+    assert!(text.contains("`outfeed` %o: expected `outfeed` %o of the first module there; leaf 0"), "{text}");
+    assert!(text.contains("expected input 0") && text.contains("found input 1"), "{text}");
+}
+
+#[test]
+fn effects_on_one_device_alone_are_no_effects_on_all() {
+    let on = |device: usize| {
+        step(&format!(
+            "id = u32[] partition-id(); k = u32[] constant({device}); e = pred[] compare(id, k), direction=EQ; w = pred[4] broadcast(e), \
+             dimensions={{}}; v = f32[4] select(w, x, z); o = token[] outfeed(v, s), outfeed_shape=f32[4]"
+        ))
+    };
+    assert!(is_proved(&on(0), &on(0)));
+    assert!(!is_proved(&on(0), &on(1)) && !is_proved(&on(0), &step(OUTFEED)) && !is_proved(&step(OUTFEED), &on(0)));
+}
+
+/// A loop, in it a conditional, in it a call, in it an outfeed; `sent` says of what, `after` how often and in which branch.
+fn nested(sent: &str, limit: usize, in_true: bool) -> Module {
+    let (yes, no) = if in_true { ("%send", "%skip") } else { ("%skip", "%send") };
+    parsed(&format!(
+        "HloModule m\n\n\
+         %feed {{\n  %a = (f32[4], f32[4], token[]) parameter(0)\n  %x = f32[4] get-tuple-element(%a), index=0\n  \
+         %y = f32[4] get-tuple-element(%a), index=1\n  %t = token[] get-tuple-element(%a), index=2\n  \
+         ROOT %o = token[] outfeed(%{sent}, %t), outfeed_shape=f32[4]\n}}\n\n\
+         %send {{\n  %p = (f32[4], f32[4], token[]) parameter(0)\n  ROOT %c = token[] call(%p), to_apply=%feed\n}}\n\n\
+         %skip {{\n  %q = (f32[4], f32[4], token[]) parameter(0)\n  ROOT %u = token[] get-tuple-element(%q), index=2\n}}\n\n\
+         %body {{\n  %s = (s32[], f32[4], f32[4]) parameter(0)\n  %i = s32[] get-tuple-element(%s), index=0\n  \
+         %v = f32[4] get-tuple-element(%s), index=1\n  %w = f32[4] get-tuple-element(%s), index=2\n  %v2 = f32[4] sine(%v)\n  \
+         %two = s32[] constant(2)\n  %rest = s32[] remainder(%i, %two)\n  %zero = s32[] constant(0)\n  \
+         %is = pred[] compare(%rest, %zero), direction=EQ\n  %tok = token[] after-all()\n  \
+         %all = (f32[4], f32[4], token[]) tuple(%v2, %w, %tok)\n  \
+         %cond = token[] conditional(%is, %all, %all), true_computation={yes}, false_computation={no}\n  \
+         %one = s32[] constant(1)\n  %i2 = s32[] add(%i, %one)\n  ROOT %r = (s32[], f32[4], f32[4]) tuple(%i2, %v2, %w)\n}}\n\n\
+         %go {{\n  %g = (s32[], f32[4], f32[4]) parameter(0)\n  %j = s32[] get-tuple-element(%g), index=0\n  \
+         %n = s32[] constant({limit})\n  ROOT %lt = pred[] compare(%j, %n), direction=LT\n}}\n\n\
+         ENTRY %main {{\n  %x0 = f32[4] parameter(0)\n  %y0 = f32[4] parameter(1)\n  %k = s32[] constant(0)\n  \
+         %init = (s32[], f32[4], f32[4]) tuple(%k, %x0, %y0)\n  \
+         %loop = (s32[], f32[4], f32[4]) while(%init), condition=%go, body=%body\n  \
+         ROOT %out = f32[4] get-tuple-element(%loop), index=2\n}}\n"
+    ))
+}
+
+#[test]
+fn effects_are_compared_in_loops_branches_and_calls() {
+    let before = nested("x", 10, true);
+    assert!(is_proved(&before, &before.clone()));
+    for (after, name) in [(nested("y", 10, true), "`outfeed` %o"), (nested("x", 10, false), "`outfeed` %o")] {
+        let text = difference(&before, &after);
+        assert!(text.contains(name), "{text}");
+        assert!(difference(&after, &before).contains(name));
+    }
+    assert!(!is_proved(&before, &nested("x", 11, true)));
+}
+
+#[test]
+fn what_an_infeed_gives_is_known_while_all_effects_before_it_are_the_same() {
+    let module = |first: &str, op: &str| {
+        parsed(&format!(
+            "HloModule m, num_partitions=2\n\nENTRY main {{\n  x = f32[4] parameter(0)\n  z = f32[4] parameter(1)\n  s = token[] after-all()\n  \
+             o = token[] outfeed({first}, s), outfeed_shape=f32[4]\n  i = (f32[4], token[]) infeed(o)\n  \
+             v = f32[4] get-tuple-element(i), index=0\n  w = f32[4] {op}\n  ROOT r = (f32[4], f32[4]) tuple(w, x)\n}}\n"
+        ))
+    };
+    let before = module("x", "add(v, z)");
+    assert!(is_proved(&before, &module("x", "add(z, v)")));
+    assert!(!is_proved(&before, &module("x", "add(z, z)")));
+    let verdicts = |after: &Module| -> Vec<Verdict> {
+        proof(&before, after).outputs.iter().map(|output| output.verdict).collect()
+    };
+    // The world may answer another outfeed with other numbers.
+    assert_eq!(verdicts(&module("z", "add(v, z)")), [Verdict::Unknown, Verdict::Proved]);
+}
+
+#[test]
+fn random_draws_are_compared_in_their_order() {
+    let module = |lines: &str, root: &str| {
+        let lines: String = lines.split(';').map(|line| format!("  {}\n", line.trim())).collect();
+        parsed(&format!(
+            "HloModule m\n\nENTRY main {{\n  a = f32[] constant(0)\n  b = f32[] constant(1)\n{lines}  ROOT r = f32[4] copy({root})\n}}\n"
+        ))
+    };
+    let draw = |name: &str| format!("{name} = f32[4] rng(a, b), distribution=rng_uniform");
+    let two = format!("{};{}", draw("u"), draw("v"));
+    let first = module(&draw("u"), "u");
+    // A draw that comes later and is not used may go.
+    assert!(is_proved(&first, &first.clone()) && is_proved(&module(&two, "u"), &first));
+    assert!(!is_proved(&module(&two, "v"), &first) && !is_proved(&module(&two, "u"), &module(&two, "v")));
+    let normal = draw("u").replace("uniform", "normal");
+    assert!(!is_proved(&first, &module(&normal, "u")));
+}
+
+#[test]
+fn effects_of_global_programs_are_unknown_and_named() {
+    let global = parsed(
+        "HloModule m\n\nENTRY main {\n  x = f32[8] parameter(0), sharding={devices=[2]<=[2]}\n  s = token[] after-all()\n  \
+         o = token[] outfeed(x, s), outfeed_shape=f32[8]\n  ROOT y = f32[8] sine(x), sharding={devices=[2]<=[2]}\n}\n",
+    );
+    let text = difference(&global, &step(OUTFEED).clone_without_z());
+    assert!(text.contains("`outfeed` %o"), "{text}");
+}
+
+trait WithoutZ {
+    fn clone_without_z(&self) -> Module;
+}
+
+impl WithoutZ for Module {
+    fn clone_without_z(&self) -> Module {
+        let text = hlo_ir::print::print_module(self, &hlo_ir::print::PrintOptions::default());
+        parsed(&text.lines().filter(|line| !line.trim_start().starts_with("z =")).collect::<Vec<_>>().join("\n"))
+    }
 }

@@ -13,15 +13,12 @@ const DIMENSIONS: u64 = 1;
 const LARGEST: u64 = 2;
 
 impl Parser<'_> {
-    /// Fills attributes whose default is not their type's.
+    /// Fills attributes whose default is not their type's, and leaves out those that state a default.
     #[inline]
     pub(crate) fn fill_default(&self, op: &OpWord<'_>, operands: &Operands, attrs: &mut Attrs, seen: &mut u64) {
         let array = |i: usize| operands.get(i).and_then(|&id| self.module.shape(id).as_array());
         let opcode = op.verb.attrs_of();
-        if let Some(channel) = attrs.channel_place_mut() {
-            // One that is not positive means that there is none, as in XLA.
-            *channel = channel.filter(|&id| id > 0);
-        } else if opcode == Opcode::Broadcast {
+        if opcode == Opcode::Broadcast {
             // A scalar has no dims to place.
             let is_scalar = array(0).is_some_and(|array| array.rank() == 0);
             *seen |= if is_scalar { DIMENSIONS } else { 0 };
@@ -42,6 +39,7 @@ impl Parser<'_> {
         {
             attrs.largest = true;
         }
+        self.module.normalize_attrs(operands, attrs);
     }
 
     /// The shape of an instruction that states none.

@@ -386,6 +386,10 @@ impl<'t> Parser<'t> {
                 return Err(unknown_key(&what, key, start, format, ALSO_KNOWN));
             }
         }
+        if let Some(own) = marks {
+            Arc::make_mut(own).normalize();
+            marks.take_if(|own| own.is_empty());
+        }
         Ok(of_start)
     }
 

@@ -4,12 +4,14 @@
 //! all walk that list through [`FieldRef`] and [`FieldMut`]. A new attribute is one line there; a new *type* of
 //! attribute value is one variant here, with one parse rule in `hlo-text` and one print rule in [`crate::print`].
 
+mod defaults;
 mod dot_algorithm;
 pub mod encode_bytes;
 mod formats;
 mod marks;
 mod values;
 
+pub use defaults::{default_order, is_default};
 pub use formats::*;
 pub use marks::*;
 pub use values::*;

@@ -3,9 +3,7 @@
 //! `--format long` and `--format short` print this, so two texts that XLA holds for the same print the same.
 
 use super::{order, tables};
-use crate::attrs::{
-    Attrs, CustomAttrs, ExchangingAttrs, FieldMut, Marks, Metadata, OutfeedAttrs, QuotedText, ReduceAttrs,
-};
+use crate::attrs::{Attrs, ExchangingAttrs, FieldMut, Marks, Metadata, QuotedText, ReduceAttrs};
 use crate::float::decimal::write_f64;
 use crate::groups::{IotaTile, Mesh, MeshDevices, ReplicaGroups};
 use crate::header::EntryLayout;
@@ -95,16 +93,7 @@ fn rewrite_attributes(module: &Module, id: InstId, attrs: &mut Attrs, rank: usiz
     {
         dimensions.clear();
     }
-    if let Some(OutfeedAttrs { outfeed_shape, .. }) = OutfeedAttrs::of_mut(attrs)
-        && outfeed_shape.is_none()
-    {
-        *outfeed_shape = inst.operands.first().map(|&operand| module.inst(operand).shape);
-    }
-    if let Some(CustomAttrs { called_computations, to_apply, .. }) = CustomAttrs::of_mut(attrs)
-        && called_computations.is_empty()
-    {
-        called_computations.extend(to_apply.take());
-    }
+    module.normalize_attrs(&inst.operands, attrs);
 }
 
 fn takes_rows(rule: CollectiveRule) -> bool {
@@ -131,25 +120,10 @@ fn with_layout(module: &mut Module, id: ShapeId, layouts: &mut Layouts) -> Shape
         return known;
     }
     let mut shape = module.shapes.get(id).clone();
-    fill_layouts(&mut shape);
+    shape.fill_layouts();
     let new = module.shapes.intern(shape);
     layouts[id] = Some(new);
     new
-}
-
-fn fill_layouts(shape: &mut Shape) {
-    match shape {
-        Shape::Array(array) | Shape::Buffer(array) => match &mut array.layout {
-            None => *array = array.clone().with_row_major(),
-            Some(layout) => {
-                if layout.dim_level_types.iter().all(|level| level.kind == b'D' && level.unique && level.ordered) {
-                    layout.dim_level_types.clear();
-                }
-            }
-        },
-        Shape::Tuple(elements) => elements.iter_mut().for_each(fill_layouts),
-        Shape::Token | Shape::Opaque => {}
-    }
 }
 
 fn rewrite_marks(marks: &mut Marks, form: TextForm, n_leaves: Option<usize>) {
@@ -334,7 +308,7 @@ fn normal_statistics(text: &str) -> Option<String> {
 }
 
 /// The default is left out; tolerances are complete. What is neither a mode nor tolerances stays as written.
-fn normal_accuracy(text: &str) -> String {
+pub(crate) fn normal_accuracy(text: &str) -> String {
     let inner = text.trim().trim_start_matches('{').trim_end_matches('}').trim();
     if let Some(mode) = inner.strip_prefix("mode").map(|rest| rest.trim().trim_start_matches('=').trim()) {
         return match mode {

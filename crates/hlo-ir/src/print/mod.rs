@@ -27,6 +27,7 @@ use crate::module::{CompId, InstId, Module, TextForm};
 use crate::names::{Name, is_reserved};
 use crate::op::Opcode;
 pub use canonical::canonical;
+pub(crate) use canonical::normal_accuracy;
 use shapes::ShapeTexts;
 pub use strings::{is_bare_dict, write_quoted};
 

@@ -5,13 +5,13 @@ use super::strings::write_quoted;
 use super::{Printer, shardings};
 use crate::attrs::{
     Attrs, ConvDims, DomainSharding, FieldRef, OperandAlias, PadDim, Presence, SliceDim, Window, WindowDim, Word,
+    is_default,
 };
-use crate::dtype::NumberClass;
 use crate::float::decimal::{write_f32, write_i64};
 use crate::groups::ReplicaGroups;
-use crate::module::{InstId, Instruction};
+use crate::module::InstId;
 use crate::op::Opcode;
-use crate::shape::{Dims, Shape};
+use crate::shape::Dims;
 use hlo_sort::SharedSort;
 
 impl Printer<'_> {
@@ -24,10 +24,11 @@ impl Printer<'_> {
             return;
         }
         let is_sugar = matches!(inst.attrs, Attrs::Async(_)) && super::async_sugar::wrapped_op(module, id).is_some();
+        let operand = inst.operands.first().and_then(|&operand| module.shape(operand).as_array()).map(|a| a.dtype);
         inst.attrs.for_each_field(&mut |key, presence, field| {
             let is_parameter_number = matches!(inst.attrs, Attrs::Parameter(_)) && key == "number";
             let is_folded = is_sugar && matches!(key, "calls" | "output_to_operand_aliasing");
-            if is_parameter_number || is_folded || (presence == Presence::IfSet && self.is_default(inst, key, field)) {
+            if is_parameter_number || is_folded || (presence == Presence::IfSet && is_default(key, field, operand)) {
                 return;
             }
             self.out.push_str(", ");
@@ -35,39 +36,6 @@ impl Printer<'_> {
             self.out.push('=');
             self.value(field);
         });
-    }
-
-    /// Whether a field that is printed only if it is set has the value that its absence means.
-    fn is_default(&self, inst: &Instruction, key: &str, field: FieldRef<'_>) -> bool {
-        match field {
-            FieldRef::OptInt(value) => match key {
-                "feature_group_count" | "batch_group_count" => matches!(value, None | Some(1)),
-                "inferred_dimension" => matches!(value, None | Some(-1)),
-                _ => value.is_none(),
-            },
-            FieldRef::Word(word) => match key {
-                "schedule" => matches!(word.as_str(), "" | "SCHEDULE_NONE"),
-                "api_version" => matches!(word.as_str(), "" | "API_VERSION_ORIGINAL"),
-                "algorithm" | "convolution_kind" => matches!(word.as_str(), "" | "unset"),
-                "type" => word.as_str().is_empty() || Some(word.as_str()) == self.default_order(inst),
-                _ => word.as_str().is_empty(),
-            },
-            FieldRef::OptText(text) if key == "async_execution_thread" => {
-                text.as_ref().is_none_or(|text| text.0 == "main")
-            }
-            FieldRef::Words(words) => words.iter().all(|word| word.as_str() == "default"),
-            _ => field.is_unset(),
-        }
-    }
-
-    /// The order in which the element type of a comparison's operands is compared unless the text says otherwise.
-    fn default_order(&self, inst: &Instruction) -> Option<&'static str> {
-        let Shape::Array(array) = self.module.shape(*inst.operands.first()?) else { return None };
-        Some(match array.dtype.class() {
-            NumberClass::Pred | NumberClass::Unsigned => "UNSIGNED",
-            NumberClass::Signed => "SIGNED",
-            NumberClass::Float | NumberClass::Complex => "FLOAT",
-        })
     }
 
     /// Appends one value.

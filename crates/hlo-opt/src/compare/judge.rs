@@ -6,6 +6,7 @@ use super::pairing::{Candidate, Reference, Ways};
 use crate::Failure;
 use crate::arrays::ChosenInputs;
 use crate::console::Console;
+use hlo_analysis::annotations::ParamFacts;
 use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs};
 use hlo_ir::Module;
 use std::time::Instant;
@@ -83,12 +84,17 @@ impl Verdict {
 }
 
 impl<'a> Judge<'a> {
-    /// Reads the flags.
+    /// Reads the flags; `promises` are what `--replicated-params` says of the reference's entry.
     ///
     /// # Errors
     /// Wrong usage.
-    pub(crate) fn new(args: &'a JudgeArgs, name: &'a str, reference: Reference<'a>) -> Result<Judge<'a>, Failure> {
-        let chosen = ChosenInputs::parse(&args.inputs)?;
+    pub(crate) fn new(
+        args: &'a JudgeArgs,
+        name: &'a str,
+        reference: Reference<'a>,
+        promises: &ParamFacts,
+    ) -> Result<Judge<'a>, Failure> {
+        let chosen = ChosenInputs::parse(&args.inputs)?.with_promises(promises.clone());
         let deadline = args.timeout.and_then(|time| Instant::now().checked_add(time));
         Ok(Judge { args, chosen, name, reference, trials: Vec::new(), deadline })
     }

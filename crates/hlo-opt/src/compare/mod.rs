@@ -16,6 +16,7 @@ pub(crate) use text::of_verdict;
 use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
 use crate::input_arguments::CountArgs;
+use crate::params::Said;
 use crate::progress::Progress;
 use crate::{Failure, exit};
 use arguments::CompareArgs;
@@ -40,6 +41,8 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console<'_>) -> Result<u8, F
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
     let (source, loaded) = read_completed_of_any_kind(&args.a, args.judge.counts, console)?;
+    let promises = Said::read(args.judge.inputs.replicated_params.as_deref(), console)?;
+    let promises = promises.of(&source, source.whole(), &loaded, console.has_color)?;
     let (name, chain) = read_chain(&args.b, args.judge.counts, console)?;
     progress.now("evaluating");
     let chain: Vec<&Module> = chain.iter().collect();
@@ -49,7 +52,7 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console<'_>) -> Result<u8, F
         let text = format!("`{name}` has another signature than `{}`: {difference}{}", source.name, advice(&args.b));
         return Err(Failure::File(text));
     }
-    let mut judge = Judge::new(&args.judge, &source.name, reference)?;
+    let mut judge = Judge::new(&args.judge, &source.name, reference, &promises)?;
     let verdict = judge.judge(&name, &chain, console)?;
     console.print(of_verdict(&verdict, &args.judge, &loaded.module).as_bytes())?;
     Ok(match verdict.is_same() {

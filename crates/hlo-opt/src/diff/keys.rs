@@ -34,7 +34,9 @@ impl Keys {
                 let called: Vec<u64> = module.called(inst).iter().map(|&callee| keys.comp[callee]).collect();
                 let mut shape = |id: ShapeId| {
                     if shapes[id] == 0 {
-                        shapes[id] = hash(module.shapes.get(id)) | 1;
+                        let mut filled = module.shapes.get(id).clone();
+                        filled.fill_layouts();
+                        shapes[id] = hash(filled) | 1;
                     }
                     shapes[id]
                 };

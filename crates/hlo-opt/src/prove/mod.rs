@@ -14,6 +14,7 @@ use crate::params::Said;
 use crate::progress::Progress;
 use crate::{Failure, exit};
 use arguments::{ProofFormat, ProveArgs};
+use hlo_analysis::annotations::ParamFacts;
 use hlo_ir::Module;
 use hlo_prove::{Options, certify, prove_chain};
 use std::path::Path;
@@ -36,6 +37,7 @@ fn evaluated(
     args: &ProveArgs,
     (source, before): (&str, &Module),
     (name, chain): (&str, &[&Module]),
+    promises: &ParamFacts,
     deadline: Option<Instant>,
     console: &mut Console<'_>,
 ) -> Result<Outcome, Failure> {
@@ -44,7 +46,7 @@ fn evaluated(
         Ok(reference) => reference,
         Err(error) => return Ok(unknown(&error.to_string())),
     };
-    let judge = Judge::new(&args.judge, source, reference)?;
+    let judge = Judge::new(&args.judge, source, reference, promises)?;
     judge.check_inputs(console)?;
     Ok(match judge.until(deadline).judge(name, chain, console) {
         Ok(verdict) if verdict.is_undecided() => {
@@ -71,7 +73,7 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
     let (source, loaded) = read_completed_of_any_kind(&args.before, args.judge.counts, console)?;
-    let said = Said::read(args.replicated_params.as_deref(), console)?;
+    let said = Said::read(args.judge.inputs.replicated_params.as_deref(), console)?;
     let facts = said.of(&source, source.whole(), &loaded, console.has_color)?;
     let (name, chain) = read_chain(&args.after, args.judge.counts, console)?;
     let chain: Vec<&Module> = chain.iter().collect();
@@ -92,6 +94,10 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     } else if proof.is_out_of_time {
         let seconds = args.judge.timeout.unwrap_or_default().as_secs_f64();
         Outcome::Unknown(format!("the proof was given up after {seconds} s (--timeout)"))
+    } else if proof.has_proved_outputs() {
+        Outcome::Unknown(
+            "the outputs are proved, and the effects are not; the evaluator has no host that would see them".into(),
+        )
     } else if args.no_eval {
         Outcome::Unknown("it was not run (--no-eval)".into())
     } else {
@@ -99,12 +105,12 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
         let (source, whole) = (source.name.as_str(), &loaded.module);
         let smaller = smaller::find_smaller(args, &proof, whole, &chain);
         let seen = smaller.and_then(|pair| {
-            smaller::difference(args, (source, whole), (&name, &pair), (&proof, &options), deadline, console)
+            smaller::difference(args, (source, whole), (&name, &pair), (&proof, &options, &facts), deadline, console)
         });
         if seen.is_some() {
             progress.now("evaluating at full size: the modules differ on a smaller shape");
         }
-        match (evaluated(args, (source, whole), (&name, &chain), deadline, console)?, seen) {
+        match (evaluated(args, (source, whole), (&name, &chain), &facts, deadline, console)?, seen) {
             (Outcome::Unknown(why), Some(seen)) => Outcome::Unknown(format!("{why}; they differ {}", seen.trim_end())),
             (outcome, _) => outcome,
         }

@@ -102,6 +102,9 @@ fn line(pass: &str, proof: &Result<Proof, Error>, source: &Module) -> String {
         let difference = open.difference.as_deref().unwrap_or("no reason is known");
         let _ = writeln!(out, "  output {}{name}: {difference}", open.leaf);
     }
+    if let Some(difference) = &proof.effects.difference {
+        let _ = writeln!(out, "  effects: {difference}");
+    }
     out
 }
 

@@ -5,6 +5,7 @@ use super::arguments::ProveArgs;
 use crate::compare::{Judge, Reference, of_verdict};
 use crate::console::Console;
 use crate::work::evaluator_work;
+use hlo_analysis::annotations::ParamFacts;
 use hlo_eval::entry_leaves;
 use hlo_ir::Module;
 use hlo_prove::{Options, Proof, SmallerPair, prove_chain, shrink};
@@ -29,7 +30,7 @@ pub(super) fn difference(
     args: &ProveArgs,
     (source, before): (&str, &Module),
     (name, small): (&str, &SmallerPair),
-    (proof, options): (&Proof, &Options),
+    (proof, options, promises): (&Proof, &Options, &ParamFacts),
     deadline: Option<Instant>,
     console: &mut Console<'_>,
 ) -> Option<String> {
@@ -50,7 +51,7 @@ pub(super) fn difference(
     }
     let run = wide.as_ref().unwrap_or(small);
     let chain: Vec<&Module> = run.after.iter().collect();
-    let judge = Judge::new(&judge_args, source, Reference::beside(&run.before, &chain).ok()?).ok()?;
+    let judge = Judge::new(&judge_args, source, Reference::beside(&run.before, &chain).ok()?, promises).ok()?;
     let verdict = judge.until(deadline).judge(name, &chain, console).ok()?;
     let mut is_certain = false;
     for (output, leaf) in proof.outputs.iter().zip(&verdict.leaves) {

@@ -27,7 +27,7 @@ pub(super) fn of_proof(proof: &Proof, outcome: &Outcome, reference: &Module, exp
         Outcome::Unknown(_) => "unknown",
     };
     let n_exact = proof.n_exact();
-    let used = proof.outputs.iter().fold(Rules::NONE, |rules, output| rules | output.modulo);
+    let used = proof.outputs.iter().fold(proof.effects.modulo, |rules, output| rules | output.modulo);
     let names: Vec<&str> = used.iter().map(|rule| rule.name).collect();
     let _ = match (n_proved, n_proved - n_exact) {
         (0, _) => writeln!(out, "{verdict}: {of_devices}"),
@@ -57,11 +57,12 @@ pub(super) fn of_proof(proof: &Proof, outcome: &Outcome, reference: &Module, exp
             "note: no annotation says how {n_assumed} of the outputs are cut; --explain states the tiles that were taken"
         );
     }
-    for ChangedEffect { what, n_before, n_after } in &proof.changed_effects {
-        let _ = writeln!(
-            out,
-            "note: effects are no part of what is proved, and the modules have not the same: `{what}` expected {n_before} times, found {n_after}"
-        );
+    if let Some(difference) = &proof.effects.difference {
+        let _ = writeln!(out, "  effects: {difference}");
+    }
+    for ChangedEffect { what, n_before, n_after } in &proof.effects.changed {
+        let _ =
+            writeln!(out, "note: the modules have other effects: `{what}` expected {n_before} times, found {n_after}");
     }
     match outcome {
         Outcome::Proved => {}
@@ -99,6 +100,13 @@ fn explain(used: Rules, out: &mut String) {
     }
 }
 
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Proved => "proved",
+        Verdict::Unknown => "unknown",
+    }
+}
+
 /// The same for programs.
 ///
 /// # Errors
@@ -113,7 +121,7 @@ pub(super) fn json(proof: &Proof, outcome: &Outcome, reference: &Module) -> Resu
                 "output": output.leaf,
                 "index": output.index,
                 "name": names.get(output.leaf),
-                "verdict": match output.verdict { Verdict::Proved => "proved", Verdict::Unknown => "unknown" },
+                "verdict": word(output.verdict),
                 "modulo": output.modulo.iter().map(|rule| rule.name).collect::<Vec<_>>(),
                 "difference": output.difference,
                 "sharding": output.layout.as_ref().map(ToString::to_string),
@@ -121,7 +129,7 @@ pub(super) fn json(proof: &Proof, outcome: &Outcome, reference: &Module) -> Resu
         })
         .collect();
     let effect = |e: &ChangedEffect| json!({ "effect": e.what, "before": e.n_before, "after": e.n_after });
-    let effects: Vec<_> = proof.changed_effects.iter().map(effect).collect();
+    let effects: Vec<_> = proof.effects.changed.iter().map(effect).collect();
     let (verdict, note) = match outcome {
         Outcome::Proved => ("proved", None),
         Outcome::Refuted(seen) => ("refuted", Some(seen)),
@@ -135,7 +143,12 @@ pub(super) fn json(proof: &Proof, outcome: &Outcome, reference: &Module) -> Resu
         "terms": proof.n_terms,
         "proved": proof.n_proved(),
         "outputs": outputs,
-        "changed_effects": effects,
+        "effects": {
+            "verdict": word(proof.effects.verdict),
+            "modulo": proof.effects.modulo.iter().map(|rule| rule.name).collect::<Vec<_>>(),
+            "difference": proof.effects.difference,
+            "changed": effects,
+        },
     });
     let text =
         serde_json::to_string_pretty(&all).map_err(|error| Failure::File(format!("the proof as JSON: {error}")))?;

@@ -47,6 +47,7 @@ impl<'a> Reader<'a> {
         if let (Some(compare), Some(direction)) = (CompareAttrs::of_mut(&mut attrs), direction) {
             compare.direction = direction;
         }
+        self.module.normalize_attrs(&operands, &mut attrs);
         let marks = read_marks(view, self.module.shapes.get(shape))?;
         let name = self.name_for_now();
         Ok(Instruction { opcode, shape, name, parent: comp, operands, attrs, marks })
@@ -255,6 +256,7 @@ fn read_marks(view: &View<'_>, shape: &Shape) -> Fallible<Option<Arc<Marks>>> {
             mark.0 = crate::braces::read_attribute(view, field, shape)?;
         }
     }
+    marks.normalize();
     Ok((!marks.is_empty()).then(|| Arc::new(marks)))
 }
 

@@ -150,7 +150,7 @@ fn list<T: ToString>(items: &[T]) -> String {
 
 /// A factor, of which some are no factors: zero, and what is not finite.
 fn factor(rng: &mut Rng) -> &'static str {
-    rng.pick::<&'static str>(&["2", "0.5", "1", "-1", "0", "-0", "inf", "3"])
+    rng.pick::<&'static str>(&["2", "0.5", "1", "-1", "0", "-0", "inf", "-inf", "nan", "3"])
 }
 
 #[cfg(test)]

@@ -145,12 +145,29 @@ fn factors(rng: &mut Rng) -> (Program, Program) {
     let d = if rng.one_in(4) { factor(rng) } else { c };
     let op = *rng.pick::<&'static str>(&["multiply", "multiply", "divide"]);
     let over = rng.below(3);
+    let (computed, other) = (rng.below(8), factor(rng));
     let write = |c: &str, is_inside: bool, is_runtime: bool| {
         let mut p = Program::new(1, 2);
         let x = p.param("f32[6]");
         let y = p.param("f32[]");
         let zero = p.constant("f32[]", "0");
-        let number = if is_runtime { y } else { p.constant("f32[]", c) };
+        let number = if is_runtime { y.clone() } else { p.constant("f32[]", c) };
+        // A number that ops make of others, of which the second may be zero or infinite, or of an input that goes away.
+        let second = p.constant("f32[]", other);
+        let number = match computed {
+            0 => p.add("f32[]", &format!("divide({number}, {second})")),
+            1 => p.add("f32[]", &format!("multiply({second}, {number})")),
+            2 => p.add("f32[]", &format!("log({number})")),
+            3 => {
+                let nothing = p.add("f32[]", &format!("subtract({y}, {y})"));
+                p.add("f32[]", &format!("divide({number}, {nothing})"))
+            }
+            4 => {
+                let narrow = p.add("f16[]", &format!("convert({number})"));
+                p.add("f32[]", &format!("convert({narrow})"))
+            }
+            _ => number,
+        };
         let sum = |p: &mut Program, x: &str| match over {
             0 => p.add("f32[]", &format!("reduce({x}, {zero}), dimensions={{0}}, to_apply=%add")),
             1 => p.add("f32[6]", &format!("all-reduce({x}), replica_groups={{}}, to_apply=%add")),
