@@ -3,7 +3,7 @@
 //! This is the one place that decides what an instruction may call if it is read as a whole or by units. An op counts only
 //! if its columns in the op table say all of it: the evaluator computes it from the elements of its operands alone.
 
-use hlo_ir::attrs::CustomAttrs;
+use hlo_ir::custom_target;
 use hlo_ir::op::{Effects, EvalRoutine, EvalRule, FactorRule, LockstepRoutine};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Module, Shape};
 
@@ -25,7 +25,7 @@ fn is_repeatable(module: &Module, inst: InstId) -> bool {
     match instruction.opcode.row().effects {
         Effects::Pure | Effects::OfCallees | Effects::Communicates => true,
         Effects::Random | Effects::SideEffect => false,
-        Effects::ByAttribute => CustomAttrs::of(&instruction.attrs).is_some_and(|a| !a.custom_call_has_side_effect),
+        Effects::ByAttribute => !custom_target::has_effect(&instruction.attrs),
     }
 }
 
