@@ -73,6 +73,7 @@ fn as_in_protos(mut module: Module) -> Module {
     header.allow_spmd_sharding_propagation_to_parameters = None;
     header.allow_spmd_sharding_propagation_to_output = None;
     header.origin_recovery_table.0.clear();
+    header.debug_attributes.0.clear();
     module
 }
 
