@@ -5,22 +5,51 @@
 //! Readers bring modules into this form, so that all else sees chains whose parts have one shape.
 
 use crate::attrs::{AsyncAttrs, Attrs};
+use crate::infer::agrees;
 use crate::module::{CompId, InstId, Module, Operands};
 use crate::op::Opcode;
+use crate::shape::Shape;
 use hashbrown::HashMap;
 
 impl Module {
     /// Has each chain of asynchronous instructions begin at the last update that binds operands or a place of its result, and removes what
     /// stood before that in the chain. A chain stays as it is, for the verifier to refuse, where another instruction needs a removed part.
     pub fn bind_async_operands(&mut self) {
-        let binds = |&inst: &InstId| self.binds_late(inst);
+        let is_late = |&inst: &InstId| self.binds_late(inst) || self.whole_result(inst).is_some();
         let all = self.computations().iter();
-        let late: Vec<CompId> = all.copied().filter(|&comp| self.comp(comp).insts.iter().any(binds)).collect();
+        let late: Vec<CompId> = all.copied().filter(|&comp| self.comp(comp).insts.iter().any(is_late)).collect();
         for comp in late {
             for chain in self.late_chains(comp) {
                 self.begin_at_last(comp, &chain);
             }
+            // From start to done: an update takes the shape that its predecessor has by then.
+            for inst in self.comp(comp).insts.clone() {
+                if let Some(shape) = self.whole_result(inst) {
+                    self.inst_mut(inst).shape = self.shapes.intern(shape);
+                }
+            }
         }
+    }
+
+    /// The shape of a start, or of an update after one, with the place of the result that it leaves out because an operand is that place.
+    fn whole_result(&self, inst: InstId) -> Option<Shape> {
+        let instruction = self.inst(inst);
+        let parts = self.shape(inst).as_tuple()?;
+        let is_left_out = |part: &Shape| part.as_tuple().is_some_and(<[Shape]>::is_empty);
+        let result = match instruction.opcode {
+            Opcode::AsyncStart => {
+                let attrs = AsyncAttrs::of(&instruction.attrs).filter(|a| !a.output_to_operand_aliasing.is_empty())?;
+                self.shape(self.comp(attrs.calls?).root.expand()?)
+            }
+            Opcode::AsyncUpdate => self.shape(*instruction.operands.first()?).as_tuple()?.get(1)?,
+            _ => return None,
+        };
+        if !is_left_out(parts.get(1)?) || is_left_out(result) {
+            return None;
+        }
+        let mut parts = parts.to_vec();
+        parts[1] = result.clone();
+        Some(Shape::Tuple(parts))
     }
 
     /// Whether an update binds what its predecessor in the chain has not.
@@ -29,8 +58,7 @@ impl Module {
         let Some(&before) = instruction.operands.first().filter(|_| instruction.opcode == Opcode::AsyncUpdate) else {
             return false;
         };
-        let parts = |inst: InstId| self.shape(inst).as_tuple().and_then(|parts| parts.get(..2));
-        instruction.operands.len() > 1 || parts(before) != parts(inst)
+        instruction.operands.len() > 1 || !agrees(self.shape(before), self.shape(inst))
     }
 
     /// The chains of a computation, each from its start to the last update that binds something.
@@ -64,7 +92,8 @@ impl Module {
         let insts = &self.comp(comp).insts;
         // Each part before the last one goes, so nothing but its successor may name it.
         let names_removed = |&&inst: &&InstId| {
-            let chained = chain.iter().position(|&part| part == inst).and_then(|place| chain.get(place.checked_sub(1)?));
+            let chained =
+                chain.iter().position(|&part| part == inst).and_then(|place| chain.get(place.checked_sub(1)?));
             let instruction = self.inst(inst);
             let others = instruction.operands.iter().enumerate().filter(|(k, o)| !(*k == 0 && chained == Some(*o)));
             let removed = |inst: &InstId| before.contains(inst);
@@ -72,7 +101,9 @@ impl Module {
                 || instruction.control_predecessors().iter().any(removed)
                 || removed(&inst) && !instruction.control_predecessors().is_empty()
         };
-        if insts.iter().find(names_removed).is_some() || self.comp(comp).root.expand().is_some_and(|root| before.contains(&root)) {
+        if insts.iter().find(names_removed).is_some()
+            || self.comp(comp).root.expand().is_some_and(|root| before.contains(&root))
+        {
             return;
         }
         let mut operands: Operands = self.inst(start).operands.clone();

@@ -411,7 +411,8 @@ fn numbers_behind_names_make_no_name_twice() {
     let text = "HloModule m\nENTRY e {\n  x = f32[] parameter(0)\n  x.2 = f32[] negate(x)\n  ROOT x_.2 = f32[] negate(x.2)\n}\n";
     let module = hlo_text::parse_module(text).expect("a module").module;
     let again = read(&write_for_old_readers(&module, &Kept::default()).bytes).expect("a module").module;
-    let names: Vec<&str> = again.comp(again.entry().expect("an entry")).insts.iter().map(|&i| again.inst_name(i)).collect();
+    let names: Vec<&str> =
+        again.comp(again.entry().expect("an entry")).insts.iter().map(|&i| again.inst_name(i)).collect();
     assert_eq!(names, ["x__.2", "x.2", "x_.2"]);
 }
 

@@ -56,7 +56,9 @@ impl Parser<'_> {
         };
         inst.opcode = opcode;
         let aliases = match &mut inst.attrs {
-            Attrs::Async(attrs) if opcode == Opcode::AsyncUpdate => std::mem::take(&mut attrs.output_to_operand_aliasing),
+            Attrs::Async(attrs) if opcode == Opcode::AsyncUpdate => {
+                std::mem::take(&mut attrs.output_to_operand_aliasing)
+            }
             _ => Vec::new(),
         };
         inst.attrs = AsyncAttrs { output_to_operand_aliasing: aliases, ..AsyncAttrs::default() }.into();

@@ -170,8 +170,8 @@ fn own_source(module: &Module, inst: InstId, sources: &HashMap<CompId, Classes>,
         Effects::ByAttribute => {
             let target = CustomAttrs::of(&instruction.attrs).map_or("", |call| call.custom_call_target.0.as_str());
             let is_identity = CustomTarget::of(&instruction.attrs).is_some_and(CustomTarget::is_identity);
-            let is_function = !custom_target::has_effect(&instruction.attrs)
-                && (is_identity || is_function_of_operands(target));
+            let is_function =
+                !custom_target::has_effect(&instruction.attrs) && (is_identity || is_function_of_operands(target));
             if is_function { pool.top() } else { pool.bottom() }
         }
     }
