@@ -7,6 +7,7 @@ mod convolutions;
 mod deadline;
 mod decompose;
 mod equivalence;
+mod foreign_modules;
 mod frequencies;
 mod fuzz_cases;
 mod generator;
