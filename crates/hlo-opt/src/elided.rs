@@ -6,6 +6,7 @@
 use crate::Failure;
 use crate::dump::module_of;
 use hlo_eval::EvalError;
+use hlo_gpu::GpuError;
 use hlo_ir::{ConstantValue, Module};
 use std::path::{Path, PathBuf};
 
@@ -28,6 +29,16 @@ pub(crate) fn advice(file: &Path, constant: &str) -> String {
 pub(crate) fn failure(file: &str, error: &EvalError) -> Failure {
     let help = error.constant_without_elements().map(|constant| advice(Path::new(file), constant));
     Failure::File(format!("`{file}`: {error}{}", help.map(|help| format!("; {help}")).unwrap_or_default()))
+}
+
+/// What to add to the error about an instruction that cannot be lowered: advice if it is a constant without its elements.
+pub(crate) fn hint(file: &Path, module: &Module, error: &GpuError) -> String {
+    let GpuError::Unsupported { instruction, .. } = error else { return String::new() };
+    let name = instruction.trim_start_matches('%');
+    match constant(module, name).is_some_and(|value| !is_whole(value)) {
+        true => format!("; {}", advice(file, name)),
+        false => String::new(),
+    }
 }
 
 /// The file of the same module beside `file` in which a constant of this name has its elements; of several the first by name.
@@ -70,19 +81,21 @@ fn has_elements(file: &Path, constant: &str) -> bool {
         true => hlo_proto::read(&bytes).map(|parsed| parsed.module).ok(),
         false => hlo_text::parse_bytes(&bytes).map(|parsed| parsed.module).ok(),
     };
-    module.is_some_and(|module| has_whole_constant(&module, constant))
+    module.is_some_and(|module| self::constant(&module, constant).is_some_and(is_whole))
 }
 
-fn has_whole_constant(module: &Module, name: &str) -> bool {
-    fn is_whole(value: &ConstantValue) -> bool {
-        match value {
-            ConstantValue::Array(_) => true,
-            ConstantValue::Tuple(values) => values.iter().all(is_whole),
-            ConstantValue::Elided => false,
-        }
-    }
+/// The value of the constant of this name.
+fn constant<'m>(module: &'m Module, name: &str) -> Option<&'m ConstantValue> {
     let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
-    insts.any(|&inst| module.inst_name(inst) == name && module.inst(inst).attrs.as_constant().is_some_and(is_whole))
+    insts.find(|&&inst| module.inst_name(inst) == name).and_then(|&inst| module.inst(inst).attrs.as_constant())
+}
+
+fn is_whole(value: &ConstantValue) -> bool {
+    match value {
+        ConstantValue::Array(_) => true,
+        ConstantValue::Tuple(values) => values.iter().all(is_whole),
+        ConstantValue::Elided => false,
+    }
 }
 
 #[cfg(test)]
