@@ -3,7 +3,8 @@
 use crate::attrs::{Attrs, TransferAttrs};
 use crate::groups::{DeviceGroups, GroupMode, GroupsError, ReplicaGroups};
 use crate::module::{CompId, InstId, Module};
-use crate::shape::Dims;
+use crate::op::CollectiveRule;
+use crate::shape::{Dims, Shape};
 use hlo_sort::SharedSort;
 
 /// The attributes of a collective.
@@ -142,7 +143,25 @@ impl Attrs {
     }
 }
 
+/// How many of a collective's operands it exchanges: all, but for the scalars behind the arrays of one that cuts or joins a dim. They
+/// have no dim, and each device keeps its own. Front ends for AWS Neuron pass such a scalar on from collective to collective to
+/// keep them in order.
+pub fn n_exchanged(rule: CollectiveRule, operands: &[&Shape]) -> usize {
+    let is_scalar = |shape: &Shape| shape.as_array().is_some_and(|array| array.rank() == 0);
+    let n_scalars = operands.iter().rev().take_while(|shape| is_scalar(shape)).count();
+    match operands.len() - n_scalars {
+        n_arrays if rule.has_dim() && n_arrays > 0 => n_arrays,
+        _ => operands.len(),
+    }
+}
+
 impl Module {
+    /// How many of an instruction's operands it exchanges between devices; see [`n_exchanged`].
+    pub fn n_exchanged(&self, inst: InstId, rule: CollectiveRule) -> usize {
+        let operands = &self.inst(inst).operands;
+        n_exchanged(rule, &operands.iter().map(|&operand| self.shape(operand)).collect::<Vec<_>>())
+    }
+
     /// A channel from which on no channel is used, for as many as any module needs: behind the largest, or where that is near the
     /// largest number there is, behind the first with enough room after it.
     pub fn first_free_channel_id(&self) -> i64 {
@@ -205,9 +224,24 @@ impl Module {
 
 #[cfg(test)]
 mod tests {
+    use super::n_exchanged;
     use crate::attrs::CombiningAttrs;
     use crate::edit::Builder;
     use crate::{ArrayShape, DType, Module, Opcode, Shape};
+
+    #[test]
+    fn scalars_behind_arrays_are_each_devices_own() {
+        let (array, scalar) = (Shape::array(DType::F32, [4]), Shape::array(DType::F32, []));
+        let n = |op: Opcode, operands: &[&Shape]| n_exchanged(op.row().collective.unwrap(), operands);
+        for op in [Opcode::ReduceScatter, Opcode::AllGather, Opcode::AllToAll, Opcode::AllGatherStart] {
+            assert_eq!(n(op, &[&array, &array, &scalar, &scalar]), 2, "{op}");
+            assert_eq!(n(op, &[&array, &scalar, &array]), 3, "{op}: only those behind");
+            assert_eq!(n(op, &[&scalar, &scalar]), 2, "{op}: scalars alone change places");
+        }
+        for op in [Opcode::AllReduce, Opcode::CollectivePermute, Opcode::CollectiveBroadcast] {
+            assert_eq!(n(op, &[&array, &scalar]), 2, "{op} takes scalars as well");
+        }
+    }
 
     fn free_beside(channels: &[i64]) -> i64 {
         let mut module = Module::new("m");

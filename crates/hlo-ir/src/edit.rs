@@ -4,6 +4,7 @@
 //! [`Module::restore_order`] puts operands before users again in one linear, stable walk.
 
 use crate::attrs::{Attrs, DimsAttrs, ParameterAttrs};
+use crate::custom_target;
 use crate::dtype::DType;
 use crate::inst_map::InstMap;
 use crate::literal::{ConstantValue, Literal};
@@ -269,9 +270,7 @@ impl Module {
             // A collective without users may go, as XLA's own dead-code elimination has it: every device drops it.
             Effects::Pure | Effects::Random | Effects::Communicates => false,
             Effects::SideEffect => true,
-            Effects::ByAttribute => {
-                matches!(&instruction.attrs, Attrs::Custom(custom) if custom.custom_call_has_side_effect)
-            }
+            Effects::ByAttribute => custom_target::has_effect(&instruction.attrs),
             Effects::OfCallees => self.called(inst).iter().any(|&callee| effectful.contains(callee)),
         }
     }

@@ -28,6 +28,8 @@ pub struct Header {
     pub frontend_attributes: Vec<(String, String)>,
     /// `origin_recovery_table={…}`, as written.
     pub origin_recovery_table: RawBraces,
+    /// `debug_attributes={…}`, as written.
+    pub debug_attributes: RawBraces,
     /// Tables that `stack_frame_id` of metadata points into.
     pub tables: DebugTables,
 }
@@ -46,6 +48,7 @@ impl Default for Header {
             num_partitions: 1,
             frontend_attributes: Vec::new(),
             origin_recovery_table: RawBraces::default(),
+            debug_attributes: RawBraces::default(),
             tables: DebugTables::default(),
         }
     }

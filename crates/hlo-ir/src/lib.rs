@@ -3,6 +3,7 @@
 pub mod arg_extremum;
 pub mod attrs;
 pub mod axes;
+mod bind_async;
 mod calls;
 mod chunks;
 pub mod collective;

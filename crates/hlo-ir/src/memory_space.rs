@@ -1,7 +1,7 @@
 //! Arrays in the memory of the host, beside a device's own.
 //!
 //! XLA says it in two ways. Until its pass `host-offloader` has run, the layouts of the header (`entry_computation_layout`) alone put parameters and
-//! results into the host's memory, and custom calls `MoveToHost` and `MoveToDevice` carry values across. Afterwards each value there has `S(5)` in its own layout.
+//! results into the host's memory, and custom calls (`MoveToHost`, `MoveToDevice`, `annotate_device_placement`) carry values across. Afterwards each value there has `S(5)` in its own layout.
 
 use crate::attrs::ParameterAttrs;
 use crate::custom_target::CustomTarget;
@@ -20,7 +20,9 @@ pub fn leaves_on_host(module: &Module, inst: InstId) -> Vec<bool> {
     let instruction = module.inst(inst);
     let mut leaves = of_shape(module.shape(inst));
     if let Some(CustomTarget::Move(to)) = CustomTarget::of(&instruction.attrs) {
-        leaves.fill(to == MemorySpace::Host);
+        if let Some(memory) = to.memory(instruction) {
+            leaves.fill(memory == MemorySpace::Host);
+        }
         return leaves;
     }
     if instruction.opcode.row().flow != Flow::Parameter || module.entry() != Some(instruction.parent) {

@@ -1,6 +1,6 @@
 //! Which well-known reduction a reducer computation is. It is read off the instructions, never off the name.
 
-use crate::attrs::CustomAttrs;
+use crate::custom_target::CustomTarget;
 use crate::dtype::{DType, NumberClass};
 use crate::literal::{Literal, Scalar};
 use crate::module::{CompId, InstId, Module};
@@ -108,8 +108,7 @@ fn monoid_of(module: &Module, mut inst: InstId, a: InstId, b: InstId) -> Option<
 /// Whether an instruction is its operand, whatever that is.
 fn gives_operand(module: &Module, inst: InstId) -> bool {
     let inst = module.inst(inst);
-    let is_annotation = || CustomAttrs::of(&inst.attrs).is_some_and(|a| a.custom_call_target.0 == "Sharding");
-    inst.opcode == Opcode::Copy || (inst.opcode == Opcode::CustomCall && is_annotation())
+    inst.opcode == Opcode::Copy || CustomTarget::of(&inst.attrs).is_some_and(CustomTarget::is_identity)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::compare::is_global;
 use crate::complete::read_completed_of_any_kind;
 use crate::console::Console;
 use crate::dump::is_before_partitioner;
+use crate::elided::advice;
 use crate::input::{Loaded, Source};
 use crate::output::expect_no_input;
 use crate::params::Said;
@@ -15,6 +16,7 @@ use hlo_eval::global::GlobalProgram;
 use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs};
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::{InstId, Module};
+use std::path::Path;
 use std::time::Instant;
 
 /// Runs the module and writes its outputs, or a line about each output where no file is asked for.
@@ -98,7 +100,10 @@ fn placed(source: &Source, loaded: &Loaded, error: &EvalError, has_color: bool) 
         entity = instruction_named(&loaded.module, instruction).map_or(entity, Entity::Inst);
         innermost = source;
     }
-    let diagnostic = Diagnostic::about("evaluation", entity, error.to_string());
+    let mut diagnostic = Diagnostic::about("evaluation", entity, error.to_string());
+    if let Some(constant) = error.constant_without_elements() {
+        diagnostic = diagnostic.with_help(advice(Path::new(&source.name), constant));
+    }
     source.render(source.whole(), Some(loaded), vec![diagnostic], has_color)
 }
 

@@ -4,6 +4,7 @@ use crate::arguments::{BackendChoice, InputArgs, RunArgs};
 use crate::arrays::{ChosenInputs, summary, write_arrays};
 use crate::complete::read_completed;
 use crate::console::Console;
+use crate::elided;
 use crate::params::Said;
 use crate::progress::Progress;
 use crate::{Failure, emit, exit, output, presets, registry, run_times, secret};
@@ -128,7 +129,8 @@ fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan, P
         wrong(format!("pass `{}`: {}", error.pass, messages.join("; ")))
     })?;
     let options = LowerOptions { params: analyses.params, matmul: args.matmul.into(), ..LowerOptions::default() };
-    let plan = emit::lowered(&module, &options).map_err(|error| wrong(error.to_string()))?;
+    let plan = emit::lowered(&module, &options);
+    let plan = plan.map_err(|error| wrong(format!("{error}{}", elided::hint(&args.file, &module, &error))))?;
     Ok((loaded.module, plan, promises))
 }
 

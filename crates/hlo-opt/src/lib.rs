@@ -17,6 +17,7 @@ pub mod console;
 mod descriptions;
 mod diff;
 mod dump;
+mod elided;
 mod emit;
 mod evaluate;
 mod execute;

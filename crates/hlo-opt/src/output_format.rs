@@ -65,7 +65,7 @@ pub(crate) fn proto(
         let (name, found) = (module.inst_name(deep), module.shape(deep).n_levels());
         return Err(format!("%{name}: expected at most {MAX_LEVELS} levels of tuples in a proto, found {found}"));
     }
-    let write = if has_changed { hlo_proto::write_with_group_lists } else { hlo_proto::write };
+    let write = if has_changed { hlo_proto::write_for_old_readers } else { hlo_proto::write };
     let written = write(module, kept);
     let n = written.n_dropped;
     let note = (n > 0).then(|| {

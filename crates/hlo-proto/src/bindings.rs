@@ -206,6 +206,7 @@ const METADATA: &[At] = &[
     Own(op_metadata::deduplicated_name),
     Nowhere,
     Own(op_metadata::scheduling_name),
+    In(op_metadata::metadata_payload, payload::value),
 ];
 
 #[cfg(test)]

@@ -58,8 +58,9 @@ pub fn write(module: &Module, kept: &Kept) -> Written {
     write::write_module(module, kept, false)
 }
 
-/// As [`write`], with groups that are named by the axes of a mesh as lists, which all readers know: StableHLO's importer and older
-/// XLA know no axes.
-pub fn write_with_group_lists(module: &Module, kept: &Kept) -> Written {
+/// As [`write()`], in the form that older readers take too, such as PyTorch/XLA 2.9 and StableHLO's importer. Groups are lists, since a
+/// reader that knows neither axes of a mesh nor tiles would silently find none. Names of computations and instructions have a number behind a
+/// period, without which XLA's builder ends the process.
+pub fn write_for_old_readers(module: &Module, kept: &Kept) -> Written {
     write::write_module(module, kept, true)
 }

@@ -54,6 +54,12 @@ impl<'a> View<'a> {
         self.last(field).is_some()
     }
 
+    /// Whether no other field stands, but for empty ones.
+    pub(crate) fn has_only(&self, field: Field) -> bool {
+        let is_empty = |value: &Value<'_>| matches!(value, Value::Bytes(bytes) if bytes.is_empty());
+        self.fields.iter().all(|(number, value)| *number == field.number || is_empty(value))
+    }
+
     /// A number, 0 if it is absent; of several the first.
     #[inline]
     pub(crate) fn int(&self, field: Field) -> i64 {

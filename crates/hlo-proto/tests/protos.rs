@@ -3,7 +3,8 @@
 use hlo_ir::print::{FormChoice, PrintOptions, print_module};
 use hlo_ir::{ArrayShape, Module, Shape, ShapeId};
 use hlo_proto::table::{Kind, Message, messages};
-use hlo_proto::{Kept, Parsed, read, write, write_with_group_lists};
+use hlo_proto::wire::{Value, take_field};
+use hlo_proto::{Kept, Parsed, read, write, write_for_old_readers};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -72,6 +73,7 @@ fn as_in_protos(mut module: Module) -> Module {
     header.allow_spmd_sharding_propagation_to_parameters = None;
     header.allow_spmd_sharding_propagation_to_output = None;
     header.origin_recovery_table.0.clear();
+    header.debug_attributes.0.clear();
     module
 }
 
@@ -325,7 +327,7 @@ fn errors_say_where() {
 }
 
 #[test]
-fn groups_named_by_axes_become_lists_where_they_are_asked_for() {
+fn groups_become_lists_for_old_readers() {
     let text = fs::read_to_string(root().join("programs/mlp_adam_pjit2d.hlo")).expect("a sample");
     let module = hlo_text::parse_module(&text).expect("a module").module;
     let lists = |bytes: &[u8]| {
@@ -333,7 +335,7 @@ fn groups_named_by_axes_become_lists_where_they_are_asked_for() {
         print_module(&again, &PrintOptions::default())
     };
     let kept = lists(&write(&module, &Kept::default()).bytes);
-    let expanded = lists(&write_with_group_lists(&module, &Kept::default()).bytes);
+    let expanded = lists(&write_for_old_readers(&module, &Kept::default()).bytes);
     assert_eq!(kept.matches("replica_groups=mesh[").count(), text.matches("replica_groups=mesh[").count());
     assert!(!expanded.contains("replica_groups=mesh["));
     assert!(
@@ -341,4 +343,135 @@ fn groups_named_by_axes_become_lists_where_they_are_asked_for() {
         "the minor axis has neighbours"
     );
     assert!(expanded.contains("channel_id=4, replica_groups={{0,2,4,6},{1,3,5,7}}"), "the major axis strides");
+}
+
+/// The fields of a message.
+fn fields(bytes: &[u8]) -> Vec<(u32, Value<'_>)> {
+    let mut at = 0;
+    std::iter::from_fn(|| (at < bytes.len()).then(|| take_field(bytes, &mut at).expect("a field"))).collect()
+}
+
+fn messages_of<'a>(bytes: &'a [u8], wanted: u32) -> Vec<&'a [u8]> {
+    let message = |(number, value): (u32, Value<'a>)| match value {
+        Value::Bytes(bytes) if number == wanted => Some(bytes),
+        Value::Bytes(_) | Value::Int(_) | Value::Fixed32(_) | Value::Fixed64(_) => None,
+    };
+    fields(bytes).into_iter().filter_map(message).collect()
+}
+
+fn number_of(bytes: &[u8], wanted: u32) -> u64 {
+    let number = |(number, value): (u32, Value<'_>)| match value {
+        Value::Int(value) if number == wanted => Some(value),
+        Value::Bytes(_) | Value::Int(_) | Value::Fixed32(_) | Value::Fixed64(_) => None,
+    };
+    fields(bytes).into_iter().find_map(number).unwrap_or(0)
+}
+
+/// XLA's builder of 2025 maps the ids of computations and instructions in one table, and keeps them in 32 bits.
+#[test]
+fn ids_of_computations_and_instructions_are_one_sequence() {
+    for (name, text) in samples("ops") {
+        let module = hlo_text::parse_module(&text).expect("a module").module;
+        let bytes = write(&module, &Kept::default()).bytes;
+        let mut ids = Vec::new();
+        for comp in messages_of(&bytes, 3) {
+            ids.push(number_of(comp, 5));
+            ids.extend(messages_of(comp, 2).into_iter().map(|inst| number_of(inst, 35)));
+        }
+        ids.sort_unstable();
+        let expected: Vec<u64> = (1..=ids.len() as u64).collect();
+        assert_eq!(ids, expected, "{name}");
+    }
+}
+
+#[test]
+fn names_have_numbers_for_old_readers() {
+    for (sample, text) in samples("ops") {
+        let module = hlo_text::parse_module(&text).expect("a module").module;
+        let bytes = write_for_old_readers(&module, &Kept::default()).bytes;
+        let again = read(&bytes).expect("a module").module;
+        assert_eq!(again.n_instructions(), module.n_instructions(), "{sample}");
+        let mut seen = std::collections::BTreeSet::new();
+        for (&comp, &was) in again.computations().iter().zip(module.computations()) {
+            let (name, before) = (again.comp_name(comp), module.comp_name(was));
+            assert!(name.contains('.') && name.starts_with(before), "{sample}: {before} becomes {name}");
+            for &inst in &again.comp(comp).insts {
+                let name = again.inst_name(inst);
+                assert!(name.contains('.') && seen.insert(name.to_string()), "{sample}: {name}");
+            }
+        }
+        // Names that have a number already stay.
+        let twice = write_for_old_readers(&again, &Kept::default()).bytes;
+        assert_eq!(print(&read(&twice).expect("a module").module), print(&again), "{sample}");
+    }
+}
+
+#[test]
+fn numbers_behind_names_make_no_name_twice() {
+    let text = "HloModule m\nENTRY e {\n  x = f32[] parameter(0)\n  x.2 = f32[] negate(x)\n  ROOT x_.2 = f32[] negate(x.2)\n}\n";
+    let module = hlo_text::parse_module(text).expect("a module").module;
+    let again = read(&write_for_old_readers(&module, &Kept::default()).bytes).expect("a module").module;
+    let names: Vec<&str> =
+        again.comp(again.entry().expect("an entry")).insts.iter().map(|&i| again.inst_name(i)).collect();
+    assert_eq!(names, ["x__.2", "x.2", "x_.2"]);
+}
+
+/// The bytes of a message with what `edit` makes of its fields' messages; `None` leaves a field as it is.
+fn edited(bytes: &[u8], edit: &dyn Fn(u32, &[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
+    let (mut out, mut at) = (Vec::new(), 0);
+    while at < bytes.len() {
+        let start = at;
+        let (number, value) = take_field(bytes, &mut at).expect("a field");
+        match value {
+            Value::Bytes(inner) => match edit(number, inner) {
+                Some(new) => {
+                    push_varint(&mut out, u64::from(number) << 3 | 2);
+                    push_varint(&mut out, new.len() as u64);
+                    out.extend(new);
+                }
+                None => out.extend(&bytes[start..at]),
+            },
+            Value::Int(_) | Value::Fixed32(_) | Value::Fixed64(_) => out.extend(&bytes[start..at]),
+        }
+    }
+    out
+}
+
+/// A literal with its shape alone.
+fn stripped(literal: &[u8]) -> Vec<u8> {
+    let shape = messages_of(literal, 1)[0];
+    let mut out = vec![0x0a];
+    push_varint(&mut out, shape.len() as u64);
+    out.extend(shape);
+    out
+}
+
+/// The module with what `edit` makes of the literal of each constant.
+fn with_literals(module: &[u8], edit: &dyn Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
+    edited(module, &|number, comp| {
+        let inst = |inst: &[u8]| edited(inst, &|number, literal| (number == 8).then(|| edit(literal)));
+        (number == 3).then(|| edited(comp, &|number, bytes| (number == 2).then(|| inst(bytes))))
+    })
+}
+
+#[test]
+fn literals_without_elements_are_elided() {
+    let text = "HloModule m\nENTRY e {\n  a = f32[2]{0} constant({1, 2})\n  b = s32[] constant(3)\n  c = (f32[2]{0}, pred[]) constant(({1, 2}, true))\n  \
+                d = f32[0]{0} constant({})\n  e = bf16[2]{0} constant({1, 2})\n  ROOT t = (f32[2]{0}, s32[], (f32[2]{0}, pred[]), f32[0]{0}, bf16[2]{0}) tuple(a, b, c, d, e)\n}\n";
+    let module = hlo_text::parse_module(text).expect("a module").module;
+    let bytes = write(&module, &Kept::default()).bytes;
+    let without = read(&with_literals(&bytes, &stripped)).expect("a module");
+    let printed = print(&without.module);
+    for expected in ["f32[2]{0} constant({...})", "s32[] constant({...})", "(f32[2]{0}, pred[]) constant({...})"] {
+        assert!(printed.contains(expected), "{expected} in {printed}");
+    }
+    assert!(printed.contains("f32[0]{0} constant({})"), "an array without elements lacks none: {printed}");
+    let again = write(&without.module, &without.kept).bytes;
+    assert_eq!(print(&read(&again).expect("a module").module), printed, "elided constants stay so");
+    // Too few elements are damage, and so are those of another type.
+    let short = |literal: &[u8]| edited(literal, &|number, data| (number == 8).then(|| data[..4].to_vec()));
+    let message = read(&with_literals(&bytes, &short)).expect_err("one element of two").message;
+    assert!(message.contains("`a`") && message.contains('1') && message.contains('2'), "{message}");
+    let other = |literal: &[u8]| [stripped(literal), vec![0x18 | 2, 1, 7]].concat();
+    assert!(read(&with_literals(&bytes, &other)).is_err(), "a byte is no f32");
 }

@@ -30,7 +30,8 @@ impl Prover {
         if leaves.len() != shapes.len() || view.is_in_place {
             return None;
         }
-        let mut out = Vec::with_capacity(leaves.len());
+        let (leaves, own) = leaves.split_at(module.n_exchanged(inst, rule).min(leaves.len()));
+        let mut out = Vec::with_capacity(leaves.len() + own.len());
         match rule.source {
             CollectiveSource::Reduction => {
                 let members = self.members_of_groups(module.device_groups(inst).ok()?.groups)?;
@@ -44,7 +45,7 @@ impl Prover {
                 let members = self.members_of_groups(module.device_groups(inst).ok()?.groups)?;
                 let is_tuple = rule.exchanges_parts() && view.dimensions.is_empty();
                 if is_tuple {
-                    out = self.exchange(&leaves, members)?;
+                    out = self.exchange(leaves, members)?;
                 } else {
                     for (value, shape) in leaves.iter().zip(shapes) {
                         out.push(self.gather_parts(value, members, view.dim()?, &shape.dims, rule.scatters)?);
@@ -66,6 +67,8 @@ impl Prover {
             }
             CollectiveSource::Rows => return None,
         }
+        // What a collective does not exchange each device keeps.
+        out.extend(own.iter().cloned());
         let is_one = out.len() == 1
             && !matches!(module.shape(inst), Shape::Tuple(elements) if !rule.has_operands_in_result() && elements.len() == 1);
         Some(match (is_one, out.pop()) {

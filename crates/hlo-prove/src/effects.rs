@@ -2,7 +2,7 @@
 
 use crate::array::Value;
 use hlo_ir::attrs::CustomAttrs;
-use hlo_ir::custom_target::CustomTarget;
+use hlo_ir::custom_target::{self, CustomTarget};
 use hlo_ir::op::Effects;
 use hlo_ir::{InstId, Module};
 use std::collections::BTreeMap;
@@ -96,7 +96,8 @@ fn effect(module: &Module, inst: InstId) -> Option<String> {
         Effects::SideEffect => Some(instruction.opcode.name().to_string()),
         Effects::ByAttribute => {
             let custom = CustomAttrs::of(&instruction.attrs)?;
-            let is_seen = custom.custom_call_has_side_effect && CustomTarget::of(&instruction.attrs).is_none();
+            let is_mark = CustomTarget::of(&instruction.attrs).is_some_and(CustomTarget::is_of_partitioner);
+            let is_seen = custom_target::has_effect(&instruction.attrs) && !is_mark;
             is_seen.then(|| format!("custom-call {}", custom.custom_call_target.0))
         }
     }

@@ -3,8 +3,7 @@
 //! This is the one place that decides what an instruction may call if it is read as a whole or by units. An op counts only
 //! if its columns in the op table say all of it: the evaluator computes it from the elements of its operands alone.
 
-use hlo_ir::attrs::CustomAttrs;
-use hlo_ir::custom_target::CustomTarget;
+use hlo_ir::custom_target::{self, CustomTarget};
 use hlo_ir::op::{Effects, EvalRoutine, EvalRule, FactorRule, LockstepRoutine};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Module, Shape};
 
@@ -60,8 +59,8 @@ fn own_effect(module: &Module, inst: InstId) -> Effect {
         Effects::Random => Effect { draws: true, ..Effect::default() },
         Effects::SideEffect => Effect { is_seen: true, ..Effect::default() },
         Effects::ByAttribute => {
-            let is_marked = CustomAttrs::of(attrs).is_some_and(|a| a.custom_call_has_side_effect);
-            Effect { is_seen: is_marked && CustomTarget::of(attrs).is_none(), ..Effect::default() }
+            let is_opaque = matches!(CustomTarget::of(attrs), None | Some(CustomTarget::Callback));
+            Effect { is_seen: custom_target::has_effect(attrs) && is_opaque, ..Effect::default() }
         }
     }
 }
@@ -91,7 +90,7 @@ fn is_repeatable(module: &Module, inst: InstId) -> bool {
     match instruction.opcode.row().effects {
         Effects::Pure | Effects::OfCallees | Effects::Communicates => true,
         Effects::Random | Effects::SideEffect => false,
-        Effects::ByAttribute => CustomAttrs::of(&instruction.attrs).is_some_and(|a| !a.custom_call_has_side_effect),
+        Effects::ByAttribute => !custom_target::has_effect(&instruction.attrs),
     }
 }
 

@@ -26,13 +26,12 @@ impl Parser<'_> {
                 Some(attrs) if opcode == Opcode::AsyncStart => {
                     self.async_result(op, stated)?;
                     if let Some(calls) = attrs.calls {
-                        // The start says on which thread its computation runs, whatever that says of itself, as in XLA.
                         let thread = attrs.async_execution_thread.as_ref().map(|thread| thread.0.clone());
-                        self.module.comp_mut(calls).execution_thread = thread.filter(|thread| thread != "main");
+                        self.set_thread(calls, thread.filter(|thread| thread != "main"));
                     }
                     return Ok(attrs.calls);
                 }
-                Some(attrs) if !attrs.output_to_operand_aliasing.is_empty() => {
+                Some(attrs) if !attrs.output_to_operand_aliasing.is_empty() && opcode == Opcode::AsyncDone => {
                     return Err(
                         op.failure(EXPECTED, "expected `output_to_operand_aliasing` at its start, found it here")
                     );
@@ -56,8 +55,60 @@ impl Parser<'_> {
             }
         };
         inst.opcode = opcode;
-        inst.attrs = AsyncAttrs::default().into();
-        self.rest(op, of, &inst.operands)
+        let aliases = match &mut inst.attrs {
+            Attrs::Async(attrs) if opcode == Opcode::AsyncUpdate => {
+                std::mem::take(&mut attrs.output_to_operand_aliasing)
+            }
+            _ => Vec::new(),
+        };
+        inst.attrs = AsyncAttrs { output_to_operand_aliasing: aliases, ..AsyncAttrs::default() }.into();
+        let calls = self.rest(op, of, &inst.operands)?;
+        if let Some(calls) = calls {
+            self.bind_more(calls, op, inst, stated);
+        }
+        Ok(calls)
+    }
+
+    /// Gives the computation that `X-start` stands for what an update or done binds late: parameters, and the shape of the result.
+    fn bind_more(&mut self, calls: CompId, op: &OpWord<'_>, inst: &Instruction, stated: Option<ShapeId>) {
+        let Some(root) = self.module.comp(calls).root.expand() else { return };
+        let binds = inst.operands.len() > 1 || self.is_unbound(root);
+        if !binds || !self.wrapped.iter().any(|&(comp, _)| comp == calls) {
+            return;
+        }
+        for &operand in inst.operands.iter().skip(1) {
+            let number = self.module.comp(calls).params.len() as i64;
+            let attrs = ParameterAttrs { number, ..ParameterAttrs::default() }.into();
+            let shape = self.module.inst(operand).shape;
+            let param = self.add_wrapped(calls, op, Opcode::Parameter, shape, Operands::new(), attrs);
+            // The root stays the last one.
+            self.module.comp_mut(calls).insts.retain(|&inst| inst != root);
+            self.module.comp_mut(calls).insts.push(root);
+            self.module.inst_mut(root).operands.push(param);
+        }
+        let result = match (inst.opcode, stated) {
+            (Opcode::AsyncDone, stated) => stated,
+            (_, Some(stated)) => {
+                let parts = self.module.shapes.get(stated).as_tuple().unwrap_or_default();
+                parts.get(1).cloned().map(|result| self.module.shapes.intern(result))
+            }
+            (_, None) => None,
+        };
+        if let Some(result) = result.filter(|_| self.is_unbound(root)) {
+            self.module.inst_mut(root).shape = result;
+        }
+    }
+
+    /// Whether the shape of a result has no part yet that a start would state.
+    fn is_unbound(&self, root: InstId) -> bool {
+        matches!(self.module.shape(root), Shape::Tuple(parts) if parts.is_empty())
+    }
+
+    /// The start says on which thread its computation runs, and all that is called there, whatever those say of themselves, as in XLA.
+    fn set_thread(&mut self, calls: CompId, thread: Option<String>) {
+        for comp in self.module.callees_first(&[calls]) {
+            self.module.comp_mut(comp).execution_thread.clone_from(&thread);
+        }
     }
 
     /// The result in the shape `((operands…), result, …)` of an async start.
@@ -104,7 +155,6 @@ impl Parser<'_> {
     ) -> CompId {
         let comp = self.add_unnamed_comp(&format!("wrapped_{}", of.name()), user);
         self.sources.comps[comp] = op.start as u32;
-        self.module.comp_mut(comp).execution_thread = thread.map(|t| t.0);
         let mut params = Operands::new();
         for (number, &operand) in operands.iter().enumerate() {
             let attrs = ParameterAttrs { number: number as i64, ..ParameterAttrs::default() }.into();
@@ -114,6 +164,7 @@ impl Parser<'_> {
         let shape = self.module.shapes.intern(result.unwrap_or(Shape::Tuple(Vec::new())));
         let root = self.add_wrapped(comp, op, of, shape, params, attrs);
         self.module.comp_mut(comp).root = Some(root).into();
+        self.set_thread(comp, thread.map(|thread| thread.0));
         comp
     }
 

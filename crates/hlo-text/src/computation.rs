@@ -121,7 +121,8 @@ impl<'t> Parser<'t> {
         if self.cur.peek() == Some(b'(') {
             self.list((b'(', b')'), "of the parameters", &mut |p| {
                 p.cur.any_name("the name of a parameter")?;
-                p.cur.expect(b':', "after the parameter's name")?;
+                // XLA prints the colon and asks for none.
+                let _ = p.cur.eat(b':');
                 p.shape().map(drop)
             })?;
             self.cur.expect_str("->", "after the parameters")?;

@@ -3,6 +3,7 @@
 use crate::cursor::Cursor;
 use crate::error::{EXPECTED, Fallible, UNKNOWN, failure};
 use hlo_ir::Dims;
+use hlo_ir::diag::Diagnostic;
 use hlo_ir::groups::{AxisRef, IotaTile, Mesh, MeshDevices, MeshGroups, ReplicaGroups};
 use hlo_sort::SharedSort;
 
@@ -147,14 +148,13 @@ fn axis_name(cur: &mut Cursor<'_>) -> Fallible<String> {
 pub(crate) fn axis(cur: &mut Cursor<'_>, mesh: &Mesh) -> Fallible<AxisRef> {
     cur.skip_blanks();
     let start = cur.pos;
-    let name = axis_name(cur)?;
+    let mut name = axis_name(cur)?;
     if !mesh.axes.iter().any(|(known, _)| *known == name) {
-        return Err(failure(
-            UNKNOWN,
-            start,
-            cur.pos,
-            format!("`{name}`: expected an axis of the mesh, found none of that name"),
-        ));
+        // XLA takes the place of an axis for its name.
+        match name.parse::<usize>().ok().and_then(|place| mesh.axes.get(place)) {
+            Some((known, _)) => name.clone_from(known),
+            None => return Err(unknown_axis(cur, start, &name)),
+        }
     }
     if !cur.eat(b':') {
         return Ok(AxisRef { name, sub: None });
@@ -163,4 +163,9 @@ pub(crate) fn axis(cur: &mut Cursor<'_>, mesh: &Mesh) -> Fallible<AxisRef> {
     let pre_size = cur.count("the size of the outer part")?;
     cur.expect(b')', "after the size of the outer part")?;
     Ok(AxisRef { name, sub: Some((pre_size, cur.count("the size of the part")?)) })
+}
+
+fn unknown_axis(cur: &Cursor<'_>, start: usize, name: &str) -> Box<Diagnostic> {
+    let message = format!("`{name}`: expected an axis of the mesh, found none of that name");
+    failure(UNKNOWN, start, cur.pos, message)
 }

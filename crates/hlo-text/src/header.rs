@@ -12,7 +12,7 @@ use hlo_ir::header::{AliasEntry, BufferDonor, EntryLayout, FileLocation, StackFr
 const BRACES: (u8, u8) = (b'{', b'}');
 
 /// Keys of the header line, in printed order.
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "is_scheduled",
     "input_output_alias",
     "buffer_donor",
@@ -24,6 +24,7 @@ const KEYS: [&str; 11] = [
     "num_partitions",
     "frontend_attributes",
     "origin_recovery_table",
+    "debug_attributes",
 ];
 
 impl Parser<'_> {
@@ -92,6 +93,7 @@ impl Parser<'_> {
             "replica_count" => header.replica_count = cur.count("the number of replicas")?,
             "num_partitions" => header.num_partitions = cur.count("the number of partitions")?,
             "frontend_attributes" => header.frontend_attributes = frontend_attributes(cur)?,
+            "debug_attributes" => header.debug_attributes = RawBraces(cur.braces("`{`")?.to_string()),
             _ => header.origin_recovery_table = RawBraces(cur.braces("`{`")?.to_string()),
         }
         Ok(())

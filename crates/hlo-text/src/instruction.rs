@@ -115,7 +115,9 @@ impl<'t> Parser<'t> {
             }
         };
         self.cur.expect_close(b')', "after the operands")?;
-        if !row.arity.accepts(inst.operands.len()) {
+        // The rest of an asynchronous chain may bind more operands.
+        let may_bind_more = matches!(op.verb, Verb::StartOf(_)) && row.arity.is_above(inst.operands.len());
+        if !row.arity.accepts(inst.operands.len()) && !may_bind_more {
             return Err(wrong_arity(&op, row.arity, inst.operands.len()));
         }
         let mut seen = first_seen(row.format);

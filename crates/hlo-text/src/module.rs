@@ -154,6 +154,9 @@ impl Parser<'_> {
         {
             self.module.name = format!("module_{}", self.module.comp_name(entry));
         }
+        if self.diags.is_empty() {
+            self.module.bind_async_operands();
+        }
         self.put_unnamed_first();
     }
 

@@ -181,12 +181,22 @@ fn tiling(cur: &mut Cursor<'_>) -> Fallible<Tiling> {
 /// further axes.
 fn named(cur: &mut Cursor<'_>) -> Fallible<NamedSharding> {
     let mut named = NamedSharding { mesh: mesh(cur)?, ..NamedSharding::default() };
-    cur.expect(b',', "after the mesh")?;
+    // XLA prints the comma and asks for none.
+    let _ = cur.eat(b',');
     if let Some(whole) = whole_mesh(cur)? {
-        named.whole = Some(whole);
         if whole == WholeMesh::Unreduced && cur.eat(b'=') {
             named.reduction = reduction(cur)?;
         }
+        if whole == WholeMesh::Unreduced && cur.peek() == Some(b'{') {
+            // Some of the axes, or all of them by name.
+            named.unreduced = axes(cur, &named.mesh, "of the axes")?;
+            let is_whole = |name: &String| named.unreduced.iter().any(|axis| axis.name == *name && axis.sub.is_none());
+            if !named.mesh.axes.iter().all(|(name, _)| is_whole(name)) {
+                return Ok(named);
+            }
+            named.unreduced.clear();
+        }
+        named.whole = Some(whole);
         return Ok(named);
     }
     cur.list((b'[', b']'), "of the dims", &mut |cur| {

@@ -142,7 +142,7 @@ fn is_limit(error: &EvalError) -> bool {
     match error {
         EvalError::Limit(_) => true,
         EvalError::At { source, .. } => is_limit(source),
-        EvalError::Unsupported(_) | EvalError::Invalid(_) | EvalError::Divergent(_) => false,
+        EvalError::Unsupported(_) | EvalError::NoElements | EvalError::Invalid(_) | EvalError::Divergent(_) => false,
     }
 }
 

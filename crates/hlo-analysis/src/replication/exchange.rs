@@ -20,23 +20,29 @@ enum Received {
 }
 
 impl Solver<'_> {
-    /// What each device has of the outcome of a collective.
+    /// What each device has of the outcome of a collective: what it receives, and behind it the operands that it keeps.
     pub(super) fn collective(&mut self, inst: InstId, rule: CollectiveRule, frame: &Frame, n: usize) -> Fact {
-        match rule.source {
-            CollectiveSource::Members if rule.exchanges_parts() => self.all_to_all(inst, frame, n),
+        let mut operands = self.operand_leaves(inst, frame);
+        // Operands of a collective that keeps some are arrays, one leaf each.
+        let n_kept = self.module.inst(inst).operands.len() - self.module.n_exchanged(inst, rule);
+        let own = operands.split_off(operands.len().saturating_sub(n_kept));
+        let n = n.saturating_sub(own.len());
+        let received = match rule.source {
+            CollectiveSource::Members if rule.exchanges_parts() => self.all_to_all(inst, operands, n),
             CollectiveSource::Reduction | CollectiveSource::Members if rule.scatters => {
-                self.grouped(inst, frame, n, |position| position)
+                self.grouped(inst, operands, n, |position| position)
             }
-            CollectiveSource::Reduction | CollectiveSource::Members => self.grouped(inst, frame, n, |_| 0),
+            CollectiveSource::Reduction | CollectiveSource::Members => self.grouped(inst, operands, n, |_| 0),
             CollectiveSource::Root => self.broadcast(inst, frame, n),
             CollectiveSource::Pair => self.permuted(inst, frame, n),
-            CollectiveSource::Rows => self.all_to_all(inst, frame, n),
-        }
+            CollectiveSource::Rows => self.all_to_all(inst, operands, n),
+        };
+        if own.is_empty() { received } else { received.iter().copied().chain(own).collect() }
     }
 
     /// A collective that gives each member a piece of what the group computes, leaf by leaf.
-    fn grouped(&mut self, inst: InstId, frame: &Frame, n: usize, piece: fn(usize) -> usize) -> Fact {
-        let leaves = self.fit(self.operand_leaves(inst, frame).into(), n);
+    fn grouped(&mut self, inst: InstId, operands: Vec<Classes>, n: usize, piece: fn(usize) -> usize) -> Fact {
+        let leaves = self.fit(operands.into(), n);
         let Ok(groups) = self.module.device_groups(inst) else { return self.unknown(n) };
         let of_reducer = self.sources_of_callees(inst);
         let order_free = self.order_free(inst);
@@ -97,12 +103,11 @@ impl Solver<'_> {
 
     /// The array form gives each member a piece of every member's operand; the tuple form gives member `j` as leaf
     /// `i` the `j`-th operand of member `i`; the ragged form reads all its operands.
-    fn all_to_all(&mut self, inst: InstId, frame: &Frame, n: usize) -> Fact {
-        let operands = self.operand_leaves(inst, frame);
+    fn all_to_all(&mut self, inst: InstId, operands: Vec<Classes>, n: usize) -> Fact {
         let Ok(groups) = self.module.device_groups(inst) else { return self.unknown(n) };
         let is_tuple = n > 1 && operands.len() == n && groups.uniform_size() == Some(n);
         if !is_tuple {
-            let all = self.meet_operands(inst, frame);
+            let all = operands.iter().fold(self.pool.top(), |all, &operand| self.pool.meet(all, operand));
             return vec![self.exchange(&groups, all, 0, |position| position); n].into();
         }
         let mut out = Vec::with_capacity(n);

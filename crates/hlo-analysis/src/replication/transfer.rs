@@ -6,6 +6,7 @@ use super::*;
 use crate::values::{CallSite, Through, arguments, handed_on};
 use hlo_ir::CompId;
 use hlo_ir::attrs::{Attrs, CustomAttrs};
+use hlo_ir::custom_target::{self, CustomTarget};
 use hlo_ir::op::{Effects, Flow};
 
 impl Solver<'_> {
@@ -167,9 +168,10 @@ fn own_source(module: &Module, inst: InstId, sources: &HashMap<CompId, Classes>,
             fact
         }
         Effects::ByAttribute => {
-            let is_function = CustomAttrs::of(&instruction.attrs).is_some_and(|call| {
-                !call.custom_call_has_side_effect && is_function_of_operands(&call.custom_call_target.0)
-            });
+            let target = CustomAttrs::of(&instruction.attrs).map_or("", |call| call.custom_call_target.0.as_str());
+            let is_identity = CustomTarget::of(&instruction.attrs).is_some_and(CustomTarget::is_identity);
+            let is_function =
+                !custom_target::has_effect(&instruction.attrs) && (is_identity || is_function_of_operands(target));
             if is_function { pool.top() } else { pool.bottom() }
         }
     }
@@ -189,21 +191,10 @@ pub(super) fn own_sources(module: &Module, pool: &mut ClassPool) -> HashMap<Comp
     sources
 }
 
-/// Custom calls that are known to compute the same from the same operands on every device. Of all others nothing is
+/// Custom calls of libraries that are known to compute the same from the same operands on every device. Of all others nothing is
 /// known: a callback may ask its host, a kernel its device, and a partitioner's marker gives each device its own shard.
 fn is_function_of_operands(target: &str) -> bool {
-    const WHOLE: [&str; 10] = [
-        "Sharding",
-        "LayoutConstraint",
-        "MoveToHost",
-        "MoveToDevice",
-        "annotate_device_placement",
-        "TopK",
-        "X64Combine",
-        "X64SplitHigh",
-        "X64SplitLow",
-        "xla.sdy.FuncResultSharding",
-    ];
+    const WHOLE: [&str; 5] = ["LayoutConstraint", "TopK", "X64Combine", "X64SplitHigh", "X64SplitLow"];
     const PREFIXES: [&str; 6] = ["__cublas$", "__cudnn$", "lapack_", "cusolver_", "mhlo.", "chlo."];
     WHOLE.contains(&target) || PREFIXES.iter().any(|prefix| target.starts_with(prefix))
 }

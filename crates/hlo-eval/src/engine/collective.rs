@@ -166,8 +166,7 @@ impl Machine<'_> {
         results.into_iter().enumerate().map(fill).collect()
     }
 
-    /// What each member of one group gets, in group order. The sources are reduced or stand side by side, each is cut
-    /// into parts or stays whole, and what one member receives is joined.
+    /// What each member of one group gets, in group order: what it receives, and behind it what it keeps of its own.
     fn exchange(
         &self,
         inst: InstId,
@@ -175,25 +174,44 @@ impl Machine<'_> {
         columns: &[Column],
         n_members: usize,
     ) -> Result<Vec<Value>, EvalError> {
+        let (exchanged, own) = columns.split_at(self.module.n_exchanged(inst, rule).min(columns.len()));
+        let of_members = self.received_arrays(inst, rule, exchanged, n_members)?.into_iter().enumerate();
+        let with_own = |(k, mut values): (usize, Vec<Value>)| {
+            values.extend(own.iter().filter_map(|column| column.get(k)).cloned().map(Value::Array));
+            self.like_result(inst, rule, values)
+        };
+        of_members.map(with_own).collect()
+    }
+
+    /// What each member of one group receives, an array for each operand. The sources are reduced or stand side by side, each is cut
+    /// into parts or stays whole, and what one member receives is joined.
+    fn received_arrays(
+        &self,
+        inst: InstId,
+        rule: CollectiveRule,
+        columns: &[Column],
+        n_members: usize,
+    ) -> Result<Vec<Vec<Value>>, EvalError> {
         let instruction = self.module.inst(inst);
         let Some(view) = instruction.attrs.collective() else {
             return Err(EvalError::invalid(format!("{} without its attributes", instruction.opcode)));
         };
-        let is_tuple = matches!(self.module.shape(inst), Shape::Tuple(_));
         let sources: Vec<Column> = match rule.source {
             CollectiveSource::Reduction => self.reduce_all(view.to_apply, columns)?,
-            CollectiveSource::Members if rule.scatters && (view.dimensions.is_empty() || is_tuple) => {
+            CollectiveSource::Members if rule.scatters && view.dimensions.is_empty() => {
                 return operands_to_members(columns, n_members);
             }
             CollectiveSource::Members => columns.to_vec(),
             CollectiveSource::Root => columns.iter().map(|column| column.iter().take(1).cloned().collect()).collect(),
-            CollectiveSource::Rows => return rows_to_members(columns, n_members),
+            CollectiveSource::Rows => {
+                return Ok(rows_to_members(columns, n_members)?.into_iter().map(|rows| vec![rows]).collect());
+            }
             CollectiveSource::Pair => return Err(EvalError::invalid("expected groups, found pairs")),
         };
         let dim = view.dimensions.first().copied().unwrap_or(0);
         if !rule.scatters {
             let whole: Result<Vec<Value>, EvalError> = sources.iter().map(|from| received(rule, from, dim)).collect();
-            return Ok(vec![self.like_result(inst, rule, whole?)?; n_members]);
+            return Ok(vec![whole?; n_members]);
         }
         let parts: Result<Vec<Vec<Column>>, EvalError> =
             sources.iter().map(|from| from.iter().map(|x| split(x, dim, n_members)).collect()).collect();
@@ -204,7 +222,7 @@ impl Machine<'_> {
                     let of_k: Column = from.iter().filter_map(|parts| parts.get(k).cloned()).collect();
                     received(rule, &of_k, dim)
                 });
-                self.like_result(inst, rule, mine.collect::<Result<Vec<Value>, EvalError>>()?)
+                mine.collect()
             })
             .collect()
     }
@@ -310,13 +328,13 @@ fn split(x: &Literal, dim: i64, n: usize) -> Result<Column, EvalError> {
         .collect()
 }
 
-/// Member `j` gets operand `j` of every member, as a tuple in group order.
-fn operands_to_members(columns: &[Column], n_members: usize) -> Result<Vec<Value>, EvalError> {
+/// Member `j` gets operand `j` of every member, in group order.
+fn operands_to_members(columns: &[Column], n_members: usize) -> Result<Vec<Vec<Value>>, EvalError> {
     if columns.len() != n_members {
         let text = format!("expected one operand for each of {n_members} group members, found {}", columns.len());
         return Err(EvalError::invalid(text));
     }
-    Ok(columns.iter().map(|column| Value::tuple(column.iter().cloned().map(Value::Array))).collect())
+    Ok(columns.iter().map(|column| column.iter().cloned().map(Value::Array).collect()).collect())
 }
 
 /// Operands: input, output, then for each peer input offsets, send sizes, output offsets (in the receiver's output) and

@@ -52,9 +52,7 @@ fn constant_value(constant: &ConstantValue) -> Result<Value, EvalError> {
             let elements: Result<Vec<Value>, EvalError> = elements.iter().map(constant_value).collect();
             Ok(Value::tuple(elements?))
         }
-        ConstantValue::Elided => {
-            Err(EvalError::unsupported("the constant's elements were left out when the text was printed"))
-        }
+        ConstantValue::Elided => Err(EvalError::NoElements),
     }
 }
 

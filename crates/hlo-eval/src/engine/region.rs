@@ -34,7 +34,7 @@ impl Machine<'_> {
             Some(CustomTarget::Annotation | CustomTarget::Move(_)) => first(operands),
             Some(CustomTarget::Group) => Ok(Spread::Same(Value::tuple([]))),
             Some(CustomTarget::Boundary(boundary)) => self.exchange_tiles(inst, boundary, &operands, active),
-            None => {
+            Some(CustomTarget::Callback) | None => {
                 let target = CustomAttrs::of(attrs).map_or("", |attrs| attrs.custom_call_target.0.as_str());
                 let text = format!("custom-call \"{target}\": only its library knows what it computes");
                 Err(EvalError::unsupported(text))

@@ -19,6 +19,10 @@ impl Lowering<'_> {
     ) -> Result<(), GpuError> {
         let (kind, groups) = self.kind_and_groups(inst, rule)?;
         let inputs = self.operand_buffers(inst);
+        if self.module.n_exchanged(inst, rule) < inputs.len() {
+            let reason = "expected arrays that the devices exchange, found a scalar operand that each device keeps";
+            return Err(self.unsupported(inst, reason));
+        }
         let result_is_tuple = self.module.shape(inst).as_tuple().is_some();
         if rule.exchanges_parts() && result_is_tuple {
             return self.exchange_of_arrays(inst, groups, inputs, steps);

@@ -33,7 +33,7 @@ use hlo_analysis::replication::Replication;
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine, predict};
 use hlo_analysis::values::{LeafRun, Through, handed_on};
 use hlo_ir::attrs::Attrs;
-use hlo_ir::custom_target::CustomTarget;
+use hlo_ir::custom_target::{self, CustomTarget};
 use hlo_ir::op::{Effects, Flow};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Literal, Module, Opcode, Shape};
 use kernels::{Emitter, KernelStore};
@@ -313,9 +313,7 @@ impl<'a> Lowering<'a> {
         let instruction = self.module.inst(inst);
         let is_seen_outside = match instruction.opcode.row().effects {
             Effects::SideEffect => true,
-            Effects::ByAttribute => {
-                matches!(&instruction.attrs, Attrs::Custom(attrs) if attrs.custom_call_has_side_effect)
-            }
+            Effects::ByAttribute => custom_target::has_effect(&instruction.attrs),
             Effects::Pure | Effects::Random | Effects::Communicates | Effects::OfCallees => false,
         };
         if is_seen_outside {

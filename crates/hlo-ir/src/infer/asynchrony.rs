@@ -42,6 +42,10 @@ pub(super) fn async_start(cx: &Infer<'_>) -> Checked<Inferred> {
 
 pub(super) fn async_update(cx: &Infer<'_>) -> Checked<Inferred> {
     let start = cx.operand(0)?;
+    if cx.n_operands() > 1 {
+        let expected = "one operand: a chain begins where its last operand is bound";
+        return fail("async.bound-late", expected, cx.n_operands());
+    }
     match start {
         Shape::Tuple(elements) if elements.len() >= 2 => Ok(Inferred::Operand(0)),
         other => fail("async.start-shape", "a tuple of operands, result and context", ShapeText(other)),

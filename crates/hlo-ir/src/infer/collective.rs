@@ -2,7 +2,7 @@
 
 use super::shape_text::DimsText;
 use super::*;
-use crate::collective::CollectiveView;
+use crate::collective::{CollectiveView, n_exchanged};
 use crate::groups::{GroupMode, ReplicaGroups};
 use crate::op::{CollectiveForm, CollectiveRule, CollectiveSource, StartResult};
 
@@ -71,7 +71,7 @@ fn outcome(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>) -> C
         CollectiveSource::Pair if is_start_of_several(cx, rule) => tuple_of_operands(cx),
         CollectiveSource::Root | CollectiveSource::Pair => same_as_operands(cx),
         CollectiveSource::Rows => rows_exchanged(cx),
-        CollectiveSource::Members if rule.exchanges_parts() => parts_exchanged(cx, view),
+        CollectiveSource::Members if rule.exchanges_parts() => parts_exchanged(cx, rule, view),
         CollectiveSource::Reduction | CollectiveSource::Members if rule.has_dim() => cut_or_joined(cx, rule, view),
         CollectiveSource::Reduction | CollectiveSource::Members => same_as_operands(cx),
     }
@@ -95,13 +95,16 @@ fn cut_or_joined(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>
         (true, _) => fail("reduce-scatter.divides", format_args!("a size that {n} shards divide"), size),
     };
     let [dim] = view.dimensions else { return fail("collective.dimension", "one dim", DimsText(view.dimensions)) };
+    let n_exchanged = n_exchanged(rule, cx.op.operands);
     let mut shapes = Vec::with_capacity(cx.n_operands());
     for i in 0..cx.n_operands() {
         let from = cx.array(i)?;
-        let at = dim_index("collective.dimension", *dim, from.rank())?;
         let mut dims = from.dims.clone();
-        if dims[at] != UNBOUNDED_DIM {
-            dims[at] = resize(dims[at])?;
+        if i < n_exchanged {
+            let at = dim_index("collective.dimension", *dim, from.rank())?;
+            if dims[at] != UNBOUNDED_DIM {
+                dims[at] = resize(dims[at])?;
+            }
         }
         shapes.push(Shape::Array(ArrayShape { dtype: from.dtype, dims, dynamic: from.dynamic, layout: None }));
     }
@@ -127,8 +130,9 @@ fn stated_factor(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>
 }
 
 /// With `dimensions` one array is cut and joined along that dim; without, operand `i` goes to member `i`.
-fn parts_exchanged(cx: &Infer<'_>, view: &CollectiveView<'_>) -> Checked<Inferred> {
+fn parts_exchanged(cx: &Infer<'_>, rule: CollectiveRule, view: &CollectiveView<'_>) -> Checked<Inferred> {
     let first = cx.array(0)?;
+    let n_exchanged = n_exchanged(rule, cx.op.operands);
     if !view.dimensions.is_empty() {
         let [dim] = view.dimensions else {
             return fail("collective.dimension", "one dim", DimsText(view.dimensions));
@@ -138,12 +142,12 @@ fn parts_exchanged(cx: &Infer<'_>, view: &CollectiveView<'_>) -> Checked<Inferre
         if size != UNBOUNDED_DIM && size % n != 0 {
             return fail("all-to-all.divides", format_args!("a size that {n} members divide"), size);
         }
-        if cx.n_operands() != 1 {
-            return fail("all-to-all.n-operands", "1 operand with dimensions", cx.n_operands());
+        if n_exchanged != 1 {
+            return fail("all-to-all.n-operands", "1 operand with dimensions", n_exchanged);
         }
-        return Ok(Inferred::Operand(0));
+        return if cx.n_operands() == 1 { Ok(Inferred::Operand(0)) } else { tuple_of_operands(cx) };
     }
-    for i in 1..cx.n_operands() {
+    for i in 1..n_exchanged {
         if !agrees(cx.operand(0)?, cx.operand(i)?) {
             return fail("all-to-all.equal-operands", ShapeText(cx.operand(0)?), ShapeText(cx.operand(i)?));
         }

@@ -21,6 +21,12 @@ impl Arity {
             Arity::AtLeast(k) => n >= k as usize,
         }
     }
+
+    /// Whether more than `n` operands are needed.
+    pub fn is_above(self, n: usize) -> bool {
+        let (Arity::Exactly(least) | Arity::AtLeast(least)) = self;
+        n < usize::from(least)
+    }
 }
 
 /// A set of number classes.

@@ -482,7 +482,7 @@ op_table! {
     AsyncStart "async-start" AtLeast(0), Async, Called(Runs::Once), OfCallees, AsyncStart(Call);
         ShapeRule::AsyncStart, NO_DIMS, lockstep(L::AsyncStart);
     /// A computation that was begun, at a later point of the program.
-    AsyncUpdate "async-update" Exactly(1), Async, Free, OfCallees, AsyncUpdate;
+    AsyncUpdate "async-update" AtLeast(1), Async, Free, OfCallees, AsyncUpdate;
         ShapeRule::AsyncUpdate, NO_DIMS, lockstep(L::AsyncUpdate);
     /// The outcome of a copy-start.
     CopyDone "copy-done" Exactly(1), Plain, Free, Pure, AsyncDone;

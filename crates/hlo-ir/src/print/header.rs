@@ -60,6 +60,11 @@ impl Printer<'_> {
             // The table is followed by one more blank line than the other fields.
             self.out.push('\n');
         }
+        if !header.debug_attributes.0.is_empty() {
+            self.out.push_str(",\ndebug_attributes=");
+            self.out.push_str(&header.debug_attributes.0);
+            self.out.push('\n');
+        }
         self.out.push_str("\n\n");
         if !header.tables.is_empty() {
             self.tables(&header.tables);

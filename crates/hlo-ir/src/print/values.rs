@@ -19,11 +19,11 @@ impl Printer<'_> {
     pub(super) fn attributes(&mut self, id: InstId) {
         let module = self.module;
         let inst = module.inst(id);
-        let is_rest_of_async = matches!(inst.opcode, Opcode::AsyncUpdate | Opcode::AsyncDone);
-        if matches!(inst.attrs, Attrs::Plain | Attrs::Constant(_)) || is_rest_of_async {
+        if matches!(inst.attrs, Attrs::Plain | Attrs::Constant(_)) || inst.opcode == Opcode::AsyncDone {
             return;
         }
-        let is_sugar = matches!(inst.attrs, Attrs::Async(_)) && super::async_sugar::wrapped_op(module, id).is_some();
+        // An update has aliases alone: what runs is said at its start.
+        let is_sugar = inst.opcode == Opcode::AsyncStart && super::async_sugar::wrapped_op(module, id).is_some();
         let operand = inst.operands.first().and_then(|&operand| module.shape(operand).as_array()).map(|a| a.dtype);
         inst.attrs.for_each_field(&mut |key, presence, field| {
             let is_parameter_number = matches!(inst.attrs, Attrs::Parameter(_)) && key == "number";

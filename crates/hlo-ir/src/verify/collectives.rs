@@ -6,7 +6,7 @@ use crate::collective::{CollectiveView, Participants};
 use crate::groups::{GroupMode, ReplicaGroups};
 use crate::infer::group_size;
 use crate::module::InstId;
-use crate::op::Participation;
+use crate::op::{CollectiveRule, Participation};
 use hlo_sort::SharedSort;
 
 /// The last groups found right: collectives of one module mostly share theirs.
@@ -28,7 +28,7 @@ pub(super) fn check(cx: &mut Verifier<'_>, memo: &mut GroupMemo, inst: InstId) {
     }
     // Without a dim the parts of an exchange are separate operands.
     if rule.exchanges_parts() && view.dimensions.is_empty() {
-        check_exchange(cx, inst, &view);
+        check_exchange(cx, inst, rule, &view);
     }
 }
 
@@ -127,19 +127,20 @@ fn check_new_groups(
     }
 }
 
-fn check_exchange(cx: &mut Verifier<'_>, inst: InstId, view: &CollectiveView<'_>) {
+fn check_exchange(cx: &mut Verifier<'_>, inst: InstId, rule: CollectiveRule, view: &CollectiveView<'_>) {
     let node = cx.module.inst(inst);
+    let n_operands = cx.module.n_exchanged(inst, rule);
     // Where the groups are empty and the header gives no count, nobody knows how many members there are.
     let is_known = match view.participants {
         Participants::Groups { groups, .. } => !groups.is_empty() || cx.module.n_devices() > 1,
         Participants::Pairs(_) => false,
     };
     if let Some(n) = group_size(cx.module, &node.attrs)
-        && n != node.operands.len() as i64
+        && n != n_operands as i64
         && is_known
     {
         let expected = format!("{n} operands, one for each member of a group");
-        cx.at_inst("all-to-all-arity", inst, expected, node.operands.len());
+        cx.at_inst("all-to-all-arity", inst, expected, n_operands);
     }
 }
 

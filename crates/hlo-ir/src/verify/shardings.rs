@@ -4,6 +4,7 @@ use super::Verifier;
 use crate::attrs::Marks;
 use crate::groups::MeshGroups;
 use crate::module::InstId;
+use crate::op::Opcode;
 use crate::shape::Shape;
 use crate::sharding::{LeafSharding, NamedSharding, Sharding, ShardingKind, TileDevices, Tiling, WholeMesh};
 use hlo_sort::SharedSort;
@@ -11,7 +12,10 @@ use hlo_sort::SharedSort;
 pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId, marks: &Marks) {
     let Some(sharding) = &marks.sharding else { return };
     let module = cx.module;
-    let shape = module.shape(inst);
+    let node = module.inst(inst);
+    // The parts of an outfeed's are those of what it gives away; its own value is a token.
+    let is_outfeed = node.opcode == Opcode::Outfeed && matches!(sharding, Sharding::Tuple(_));
+    let shape = module.shape(node.operands.first().copied().filter(|_| is_outfeed).unwrap_or(inst));
     match sharding {
         // Of a tuple it is that of every leaf.
         Sharding::Single(leaf) => {

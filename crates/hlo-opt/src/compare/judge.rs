@@ -7,6 +7,7 @@ use crate::Failure;
 use crate::arrays::ChosenInputs;
 use crate::console::Console;
 use hlo_analysis::annotations::ParamFacts;
+use crate::elided;
 use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs};
 use hlo_ir::Module;
 use std::time::Instant;
@@ -138,7 +139,7 @@ impl<'a> Judge<'a> {
             let Some(Trial { inputs, outputs, tolerance, is_widened }) = self.trials.get(trial as usize) else { break };
             let (mut tolerance, is_widened) = (*tolerance, *is_widened);
             let ways = ways.get_or_insert_with(|| Ways::of(&candidate, outputs.leaves.len()));
-            let wrong = |error: EvalError| Failure::File(format!("`{name}`: {error}"));
+            let wrong = |error: EvalError| elided::failure(name, &error);
             let found = candidate.run(inputs, &self.options()).map_err(wrong)?;
             let mut leaves = ways.differences(&candidate, (outputs, &found), tolerance).map_err(wrong)?;
             if !is_widened && leaves.iter().any(|leaf| leaf.first.is_some()) {
@@ -182,7 +183,7 @@ impl<'a> Judge<'a> {
 
     fn run_reference(&self, inputs: &Inputs) -> Result<(Outputs, Option<String>), Failure> {
         let outcome = self.reference.run(inputs, &self.options());
-        outcome.map_err(|error| Failure::File(format!("`{}`: {error}", self.name)))
+        outcome.map_err(|error| elided::failure(self.name, &error))
     }
 
     fn options(&self) -> EvalOptions {

@@ -333,6 +333,7 @@ pub(super) fn strip(module: &Module) -> Option<Module> {
     out.header.tables = Default::default();
     out.header.frontend_attributes.clear();
     out.header.origin_recovery_table = Default::default();
+    out.header.debug_attributes = Default::default();
     finished(out)
 }
 

@@ -18,6 +18,11 @@ use hlo_ir::shardy::{self, attribute};
 use hlo_ir::{ArrayShape, InstId, Shape};
 use hlo_sort::SharedSort;
 
+/// Why a call is refused of which the front end alone knows what it computes.
+const NOT_IN_MODULE: &str = "expected operations that the module defines, found the custom call `CustomSPMDPartitioning`: only the function \
+    that JAX's `custom_partitioning` registered knows what each device computes. Partition in the process that registered it (`hlo_opt.jax`), or \
+    write the operation without `custom_partitioning`";
+
 /// What an end of a region says of its values.
 struct RegionEnd {
     /// How each whole value is cut, along all axes that are named.
@@ -39,6 +44,7 @@ impl Lowering<'_> {
         }
         match target {
             CustomTarget::Move(_) => Ok(None),
+            CustomTarget::Callback => Err(self.refuse(inst, NOT_IN_MODULE)),
             CustomTarget::Group => Ok(Some(Leaves::new())),
             CustomTarget::Annotation => {
                 for (k, leaf) in leaves.iter_mut().enumerate() {

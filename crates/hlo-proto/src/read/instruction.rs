@@ -2,7 +2,7 @@
 
 use super::groups::read_groups;
 use super::literal::read_literal;
-use super::metadata::read_metadata;
+use super::metadata::{read_metadata, read_payload};
 use super::sharding::read_sharding;
 use super::value::read_value;
 use super::{Fallible, Reader};
@@ -48,7 +48,7 @@ impl<'a> Reader<'a> {
             compare.direction = direction;
         }
         self.module.normalize_attrs(&operands, &mut attrs);
-        let marks = read_marks(view, self.module.shapes.get(shape))?;
+        let marks = read_marks(view, self.module.shapes.get(shape), &self.payloads)?;
         let name = self.name_for_now();
         Ok(Instruction { opcode, shape, name, parent: comp, operands, attrs, marks })
     }
@@ -237,10 +237,13 @@ fn compare_order(view: &View<'_>, operand: Option<DType>) -> String {
     }
 }
 
-fn read_marks(view: &View<'_>, shape: &Shape) -> Fallible<Option<Arc<Marks>>> {
+fn read_marks(view: &View<'_>, shape: &Shape, payloads: &[&[u8]]) -> Fallible<Option<Arc<Marks>>> {
     use hlo_instruction as i;
     let mut marks = Marks::default();
-    let metadata = view.message(i::metadata).map(|metadata| read_metadata(&metadata)).transpose()?;
+    let mut metadata = view.message(i::metadata).map(|metadata| read_metadata(&metadata)).transpose()?;
+    if let (Some(view), Some(metadata)) = (view.message(i::metadata), metadata.as_deref_mut()) {
+        read_payload(&view, payloads, metadata)?;
+    }
     marks.metadata = metadata.filter(|metadata| **metadata != Metadata::default());
     marks.sharding = view.message(i::sharding).map(|sharding| read_sharding(&sharding)).transpose()?;
     marks.backend_config = Some(view.text(i::backend_config)).filter(|config| !config.is_empty());

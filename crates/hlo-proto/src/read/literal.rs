@@ -8,9 +8,12 @@ use crate::view::View;
 use hlo_ir::literal::{Buffer, ConstantValue, Literal};
 use hlo_ir::{ArrayShape, DType, Dims, Shape};
 
-/// Reads a literal of a shape.
+/// Reads a literal of a shape. One that has a shape and no elements at all, as TensorFlow strips them from large modules, is elided;
+/// one with a wrong number of elements is an error.
 pub(crate) fn read_literal(view: &View<'_>, shape: &Shape) -> Fallible<ConstantValue> {
     match shape {
+        Shape::Array(array) if array.n_elems() > 0 && view.has_only(literal::shape) => Ok(ConstantValue::Elided),
+        Shape::Tuple(elements) if !elements.is_empty() && view.has_only(literal::shape) => Ok(ConstantValue::Elided),
         Shape::Array(array) => read_array(view, array).map(ConstantValue::Array),
         Shape::Tuple(elements) => {
             let views: Vec<View<'_>> = view.messages(literal::tuple_literals).collect();

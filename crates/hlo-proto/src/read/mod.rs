@@ -41,6 +41,8 @@ pub(crate) struct Reader<'a> {
     taken: Vec<bool>,
     /// Schedules by the ids of their computations.
     sequences: HashMap<i64, Vec<i64>>,
+    /// Texts that metadata refers to by their places.
+    payloads: Vec<&'a [u8]>,
 }
 
 /// Reads a module and what it cannot hold from the bytes of an HloModuleProto.
@@ -58,10 +60,12 @@ pub(crate) fn read_module(bytes: &[u8]) -> Fallible<(Module, Kept)> {
         ids: IdMap::default(),
         taken: Vec::new(),
         sequences: HashMap::new(),
+        payloads: view.slices(hlo_module::payloads).collect(),
     };
     reader.whole(&view)?;
-    let module = reader.module;
+    let mut module = reader.module;
     let kept = kept_of(&module, unheld);
+    module.bind_async_operands();
     Ok((module, kept))
 }
 

@@ -124,7 +124,7 @@ messages! {
         Int32 source_end_line = 17 one;
         Int32 source_column = 18 one;
         Int32 source_end_column = 19 one;
-        Message(payload) metadata_payload = 20 one kept;
+        Message(payload) metadata_payload = 20 one;
     }
     "OpMetadata.ProfileInfo" op_metadata_profile_info {
         Enum(PROFILE_TYPE) profile_type = 1 many;

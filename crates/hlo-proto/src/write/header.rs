@@ -17,7 +17,7 @@ impl ModuleWriter<'_> {
         let module = self.module;
         w.text(m::name, &module.name);
         if let Some(entry) = module.entry() {
-            w.bytes(m::entry_computation_name, module.comp_name(entry).as_bytes());
+            w.bytes(m::entry_computation_name, self.comp_name(entry).as_bytes());
         }
         self.computations(w, order);
         self.host_program_shape(w);
@@ -41,7 +41,8 @@ impl ModuleWriter<'_> {
         let module = self.module;
         let Some(entry) = module.entry() else { return };
         let params = &module.comp(entry).params;
-        let names = params.iter().map(|&id| module.inst_name(id));
+        let names = self.param_names(entry);
+        let names = names.iter().map(String::as_str);
         let own: Vec<ShapeId> = params.iter().map(|&id| module.inst(id).shape).collect();
         let root = module.comp(entry).root.expand();
         let shapes = match (&module.header.entry_computation_layout, root) {

@@ -53,7 +53,7 @@ impl ModuleWriter<'_> {
         let no_marks = Marks::default();
         let marks = inst.marks.as_deref().unwrap_or(&no_marks);
         let mut attrs = Waiting::new(inst);
-        w.bytes(i::name, module.inst_name(id).as_bytes());
+        w.bytes(i::name, self.inst_name(id).as_bytes());
         w.bytes(i::opcode, inst.opcode.name().as_bytes());
         self.shapes.write(w, i::shape, inst.shape, &module.shapes);
         if let Some(metadata) = &marks.metadata {
@@ -142,9 +142,9 @@ impl ModuleWriter<'_> {
     fn attribute(&mut self, w: &mut Writer, inst: &Instruction, at: At, value: FieldRef<'_>) {
         use hlo_instruction as i;
         match (at, value) {
-            (At::Groups, FieldRef::Groups(ReplicaGroups::Mesh(mesh))) if self.expand_mesh_groups => {
-                let lists = mesh.expand().map(ReplicaGroups::List);
-                write_groups(w, &lists.unwrap_or_else(|| ReplicaGroups::Mesh(mesh.clone())));
+            (At::Groups, FieldRef::Groups(groups)) if self.is_for_old_readers => {
+                let lists = groups.expand().map(ReplicaGroups::List);
+                write_groups(w, lists.as_ref().unwrap_or(groups));
             }
             (At::Groups, FieldRef::Groups(groups)) => write_groups(w, groups),
             (At::Order, FieldRef::Word(word)) => w.text(i::comparison_type, self.compare_type(inst, word.as_str())),

@@ -18,6 +18,7 @@ use hlo_ir::attrs::Attrs;
 use hlo_ir::{CompId, InstId, Module};
 pub(crate) use literal::write_literal;
 use shape::ShapeBytes;
+use std::borrow::Cow;
 
 /// The bytes of a module, and what became of the fields that it cannot hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,21 +36,21 @@ struct ModuleWriter<'m> {
     module: &'m Module,
     kept: &'m Kept,
     shapes: ShapeBytes,
-    /// The place of each computation among those written.
+    /// The id of each computation.
     comps: SecondaryMap<CompId, u32>,
-    /// The place of each instruction in its computation.
+    /// The id of each instruction.
     insts: SecondaryMap<InstId, u32>,
     /// What each part of a chain of asynchronous instructions calls.
     async_calls: HashMap<InstId, CompId>,
     /// Computations that fusions call.
     is_fused: SecondaryMap<CompId, bool>,
-    /// Whether groups named by the axes of a mesh become lists.
-    expand_mesh_groups: bool,
+    /// Whether groups named by the axes of a mesh become lists, and names get numbers.
+    is_for_old_readers: bool,
     n_restored: usize,
 }
 
 /// Writes a module, with the fields that were kept when it was read.
-pub(crate) fn write_module(module: &Module, kept: &Kept, expand_mesh_groups: bool) -> Written {
+pub(crate) fn write_module(module: &Module, kept: &Kept, is_for_old_readers: bool) -> Written {
     let order = callees_first(module);
     let mut writer = ModuleWriter {
         module,
@@ -59,13 +60,17 @@ pub(crate) fn write_module(module: &Module, kept: &Kept, expand_mesh_groups: boo
         insts: SecondaryMap::with_capacity(module.n_inst_slots()),
         async_calls: HashMap::new(),
         is_fused: SecondaryMap::new(),
-        expand_mesh_groups,
+        is_for_old_readers,
         n_restored: 0,
     };
-    for (place, &comp) in order.iter().enumerate() {
-        writer.comps[comp] = place as u32;
-        for (place, &id) in module.comp(comp).insts.iter().enumerate() {
-            writer.insts[id] = place as u32;
+    // Readers of 2025 and before map the ids of computations and instructions in one table and hold them in 32 bits; later ones take the
+    // low half, which must differ within a computation. One sequence for all suits both.
+    let mut ids = 1..;
+    let mut next_id = || ids.next().unwrap_or(u32::MAX);
+    order.iter().for_each(|&comp| writer.comps[comp] = next_id());
+    for &comp in &order {
+        for &id in &module.comp(comp).insts {
+            writer.insts[id] = next_id();
             if let Attrs::Fusion(attrs) = &module.inst(id).attrs
                 && let Some(calls) = attrs.calls
             {
@@ -120,7 +125,7 @@ impl ModuleWriter<'_> {
         use hlo_computation as c;
         let module = self.module;
         let computation = module.comp(comp);
-        w.bytes(c::name, module.comp_name(comp).as_bytes());
+        w.bytes(c::name, self.comp_name(comp).as_bytes());
         for &id in &computation.insts {
             let kept = self
                 .kept
@@ -133,9 +138,10 @@ impl ModuleWriter<'_> {
             });
         }
         let params: Vec<_> = computation.params.iter().map(|&id| module.inst(id).shape).collect();
-        let names = computation.params.iter().map(|&id| module.inst_name(id));
         if let Some(root) = computation.root.expand() {
+            let names = self.param_names(comp);
             let result = module.inst(root).shape;
+            let names = names.iter().map(String::as_str);
             w.message(c::program_shape, |w| self.shapes.write_program(w, (&params, result), names, &module.shapes));
             w.int(c::id, self.comp_id(comp));
             w.int(c::root_id, self.id_of(root));
@@ -156,9 +162,38 @@ impl ModuleWriter<'_> {
         i64::from(self.comps[comp])
     }
 
-    /// The id of an instruction: that of its computation in the upper half.
+    /// The id of an instruction.
     #[inline]
     fn id_of(&self, id: InstId) -> i64 {
-        self.comp_id(self.module.inst(id).parent) << 32 | i64::from(self.insts[id])
+        i64::from(self.insts[id])
+    }
+
+    /// The name of a computation in the proto.
+    fn comp_name(&self, comp: CompId) -> Cow<'_, str> {
+        self.name_with_number(self.module.comp_name(comp), self.comps[comp])
+    }
+
+    /// The names of a computation's parameters in the proto.
+    fn param_names(&self, comp: CompId) -> Vec<String> {
+        self.module.comp(comp).params.iter().map(|&id| self.inst_name(id).into_owned()).collect()
+    }
+
+    /// The name of an instruction in the proto.
+    fn inst_name(&self, id: InstId) -> Cow<'_, str> {
+        self.name_with_number(self.module.inst_name(id), self.insts[id])
+    }
+
+    /// The name with a number behind a period, as XLA's builders give names: they end the process on a computation or, before
+    /// September 2025, an instruction without one.
+    fn name_with_number<'a>(&self, name: &'a str, id: u32) -> Cow<'a, str> {
+        if name.contains('.') || !self.is_for_old_readers {
+            return name.into();
+        }
+        let mut numbered = format!("{name}.{id}");
+        while self.module.names.find(&numbered).is_some() {
+            let stem = numbered.len() - format!(".{id}").len();
+            numbered.insert(stem, '_');
+        }
+        numbered.into()
     }
 }

@@ -87,24 +87,22 @@ fn number_of(field: Field, word: &Word) -> i64 {
 /// Appends the fields of metadata.
 pub(crate) fn write_metadata(w: &mut Writer, metadata: &Metadata) {
     let fields = metadata.fields();
-    for &(index, place) in metadata_order() {
-        if let Some(&field) = fields.get(index)
-            && !field.is_unset()
-        {
-            write_value(w, place, false, field);
+    for &(index, at) in metadata_order() {
+        let Some(&field) = fields.get(index).filter(|field| !field.is_unset()) else { continue };
+        match at {
+            At::Own(place) => write_value(w, place, false, field),
+            At::In(message, place) => w.message(message, |w| write_value(w, place, false, field)),
+            _ => {}
         }
     }
 }
 
 /// The fields of metadata by number, each with its place among the attributes.
-fn metadata_order() -> &'static [(usize, Field)] {
-    static ORDER: LazyLock<Vec<(usize, Field)>> = LazyLock::new(|| {
-        let own = |(index, at): (usize, &At)| match at {
-            At::Own(field) => Some((index, *field)),
-            _ => None,
-        };
-        let mut order: Vec<_> = bindings(AttrFormat::Metadata).iter().enumerate().filter_map(own).collect();
-        order.shared_sort_by_key(|(_, field)| field.number);
+fn metadata_order() -> &'static [(usize, At)] {
+    static ORDER: LazyLock<Vec<(usize, At)>> = LazyLock::new(|| {
+        let has_field = |(_, at): &(usize, At)| at.number().is_some();
+        let mut order: Vec<_> = bindings(AttrFormat::Metadata).iter().copied().enumerate().filter(has_field).collect();
+        order.shared_sort_by_key(|(_, at)| at.number());
         order
     });
     &ORDER

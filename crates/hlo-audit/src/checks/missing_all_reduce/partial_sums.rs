@@ -77,17 +77,29 @@ impl<'c> PartialSums<'c> {
         let rule = self.cx.module.inst(inst).opcode.row().collective.filter(|_| is_computed)?;
         let gives_all =
             matches!(rule.source, CollectiveSource::Reduction | CollectiveSource::Members) && !rule.scatters;
-        let groups = self.cx.module.device_groups(inst).ok().filter(|_| gives_all)?;
+        let groups = self.cx.module.device_groups(inst).ok().filter(|_| gives_all && !self.is_kept(value))?;
         Some(groups.groups)
+    }
+
+    /// Whether a collective hands a value on that it does not exchange.
+    fn is_kept(&self, value: ValueId) -> bool {
+        let inst = self.cx.values.inst(value);
+        let rule = self.cx.module.inst(inst).opcode.row().collective;
+        rule.zip(self.operand_place(value)).is_some_and(|(rule, place)| place >= self.cx.module.n_exchanged(inst, rule))
     }
 
     /// What goes into the collective that computes a value: one of several arrays.
     fn operand_of(&self, value: ValueId) -> Option<ValueId> {
+        let inst = self.cx.values.inst(value);
+        self.cx.values.of(*self.cx.module.inst(inst).operands.get(self.operand_place(value)?)?)
+    }
+
+    /// Which operand of the collective that computes a value goes into it.
+    fn operand_place(&self, value: ValueId) -> Option<usize> {
         let (inst, leaf_idx) = self.cx.values.values[value].sites[0];
-        let operands = &self.cx.module.inst(inst).operands;
         let rule = self.cx.module.inst(inst).opcode.row().collective?;
-        let n_before = if rule.has_operands_in_result() { operands.len() } else { 0 };
-        self.cx.values.of(*operands.get((leaf_idx as usize).checked_sub(n_before)?)?)
+        let n_before = if rule.has_operands_in_result() { self.cx.module.inst(inst).operands.len() } else { 0 };
+        (leaf_idx as usize).checked_sub(n_before)
     }
 
     /// What may make a value differ between devices; none where it may differ by itself.
@@ -97,7 +109,9 @@ impl<'c> PartialSums<'c> {
         let mut from = behind(cx, value);
         match cx.values.values[value].origin {
             Origin::EntryParam => return None,
-            Origin::Computed if self.members(value).is_some() => return Some(vec![self.operand_of(value)?]),
+            Origin::Computed if self.members(value).is_some() || self.is_kept(value) => {
+                return Some(vec![self.operand_of(value)?]);
+            }
             Origin::Computed => {
                 if !is_function(cx, inst) || IDS.contains(&cx.module.inst(inst).opcode) {
                     return None;
