@@ -150,7 +150,7 @@ def test_a_limit_that_no_plan_keeps_is_said():
 
 def test_wrong_options_are_refused():
     step, *_ = recommender_step()
-    with pytest.raises(ValueError, match="memory_limit: expected a positive number"):
+    with pytest.raises(ValueError, match="memory_limit: expected a number of bytes"):
         ho.auto(step, memory_limit=0)
-    with pytest.raises(ValueError, match="expected two devices or more, found 1"):
+    with pytest.raises(ValueError, match="devices: expected two or more, found 1"):
         ho.auto(step, devices=jax.devices()[:1])

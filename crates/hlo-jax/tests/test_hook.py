@@ -254,10 +254,10 @@ def test_zero_works_beside_it():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pipeline": "data-paralel"}, "did you mean `data-parallel`|expected one of|no pass"),
+        ({"pipeline": "data-paralel"}, "did you mean 'data-parallel'"),
         ({"pipeline": "cse,no-such-pass"}, "no-such-pass"),
         ({"pipeline": "data-parallel{no-such-option=1}"}, "no-such-option"),
-        ({"machine": "h1000"}, "did you mean `h100`"),
+        ({"machine": "h1000"}, "did you mean 'h100'"),
     ],
 )
 def test_what_is_not_known_is_an_error(options, message):
@@ -289,4 +289,4 @@ def test_disabling_without_enabling_does_nothing():
     salt = private.cache_salt()
     ho.disable()
     assert private.cache_salt() == salt == ""
-    assert "0 failures" in str(ho.hooked())
+    assert str(ho.hooked()).startswith("nothing is enabled\n")

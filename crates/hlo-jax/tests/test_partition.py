@@ -66,7 +66,7 @@ def test_a_transformer_trains_as_with_xlas_partitioner(by_xla, is_placed):
     assert mine.sent_bytes <= theirs.sent_bytes
     text = str(ho.report(step))
     assert "train_step on 8 devices, partitioned by hlo-opt" in text
-    assert "[0]['layers'][0]['up'] float32[64, 256]" in text
+    assert "params['layers'][0]['up'] float32[64, 256]" in text
 
 
 def test_constraints_within_the_step_are_kept():
@@ -151,7 +151,7 @@ def test_what_cannot_be_taken_over_runs_as_it_was():
 
 def test_wrong_arguments_are_named():
     mesh = mesh_of(2, 4)
-    with pytest.raises(TypeError, match="expected what jax.jit returned, found function"):
+    with pytest.raises(TypeError, match="expected what jax.jit, nnx.jit or equinox.filter_jit returned, found the function <lambda>"):
         ho.partition(lambda x: x)
     with pytest.raises(ValueError, match="expected a mesh whose axes they name"):
         ho.partition(step_of(), rules=RULES)
@@ -167,9 +167,9 @@ def test_wrong_arguments_are_named():
         ho.partition(step_of(), mesh=mesh, names=NAMES, layout={"depth": "data"})
     with pytest.raises(ValueError, match="expected one of rules, layout and strategies"):
         ho.partition(step_of(), mesh=mesh, rules=RULES, names=NAMES, layout={"batch": "data"})
-    with pytest.raises(ValueError, match="most_memory: expected a number of at least 1"):
+    with pytest.raises(ValueError, match="most_memory: expected .* at least 1"):
         ho.partition(step_of(), most_memory=0.5)
-    with pytest.raises(ValueError, match="most_bytes: expected a positive number"):
+    with pytest.raises(ValueError, match="most_bytes: expected .* a positive number"):
         ho.partition(step_of(), most_bytes=0)
     with pytest.raises(ValueError, match="deadline_s: expected a positive number of seconds"):
         ho.partition(step_of(), deadline_s=0)

@@ -10,6 +10,7 @@ mod parts;
 
 use arrays::{Computed, Given};
 use collectives::Collective;
+use crate::words::python_summary;
 use errors::{HloError, UsageError, work};
 use hlo_eval::{EvalOptions, entry_leaves};
 use hlo_ir::print::FormChoice;
@@ -127,7 +128,7 @@ impl ModuleObject {
             }
         };
         let files = files.into_iter().map(|(name, file)| Ok((name, object(file)?)));
-        Ok((of_module(module, self.notes.clone()), summary, report_json, files.collect::<PyResult<_>>()?))
+        Ok((of_module(module, self.notes.clone()), python_summary(&summary), report_json, files.collect::<PyResult<_>>()?))
     }
 
     /// The module as text in the form `auto`, `long` or `short`.

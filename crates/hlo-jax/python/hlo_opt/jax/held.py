@@ -101,7 +101,7 @@ def expect_step(step: Any) -> WrappedStep:
     """
     inner = step.inner if isinstance(step, HeldStep) else step
     if not isinstance(inner, WrappedStep):
-        raise TypeError(f"expected what hlo_opt.jax.zero or partition returned, found {type(step).__name__}")
+        raise TypeError(f"expected a step by hlo_opt.jax.zero, partition or auto, found {step!r} of type {type(step).__name__}")
     return inner
 
 
