@@ -78,11 +78,23 @@ mod tests {
     #[test]
     fn options_are_arguments() {
         for (of_tool, of_python) in [
-            ("error: --machine: machine: nodes: expected a divisor\n\nFor more information, try 'hlo-opt --help'.", "machine: nodes: expected a divisor"),
+            (
+                "error: --machine: machine: nodes: expected a divisor\n\nFor more information, try 'hlo-opt --help'.",
+                "machine: nodes: expected a divisor",
+            ),
             ("--pass: unknown pass: `dcee`", "passes: unknown pass: `dcee`"),
-            ("--preset: expected one of data-parallel, gpu, found `x`", "preset: expected one of data-parallel, gpu, found `x`"),
-            ("invalid value '0.0' for '--timeout <SECONDS>': expected a positive number", "invalid value '0.0' for timeout_s: expected a positive number"),
-            ("--replicated-params: expected leaf numbers below 1, found 9", "replicated_params: expected leaf numbers below 1, found 9"),
+            (
+                "--preset: expected one of data-parallel, gpu, found `x`",
+                "preset: expected one of data-parallel, gpu, found `x`",
+            ),
+            (
+                "invalid value '0.0' for '--timeout <SECONDS>': expected a positive number",
+                "invalid value '0.0' for timeout_s: expected a positive number",
+            ),
+            (
+                "--replicated-params: expected leaf numbers below 1, found 9",
+                "replicated_params: expected leaf numbers below 1, found 9",
+            ),
             ("error: evaluate: expected 1 array", "expected 1 array"),
             ("a -- b, x--y, 3 -> 1", "a -- b, x--y, 3 -> 1"),
             ("say it with --num-partitions\n\nUsage: hlo-opt [OPTIONS]", "say it with num_partitions"),
@@ -91,7 +103,11 @@ mod tests {
         ] {
             assert_eq!(python_words(of_tool), of_python);
         }
-        let summary = "  time for 8 x h200; --machine names another\n  try --preset sharded-state -o DIRECTORY: memory\n";
-        assert_eq!(python_summary(summary), "  time for 8 x h200; machine names another\n  try preset sharded-state: memory\n");
+        let summary =
+            "  time for 8 x h200; --machine names another\n  try --preset sharded-state -o DIRECTORY: memory\n";
+        assert_eq!(
+            python_summary(summary),
+            "  time for 8 x h200; machine names another\n  try preset sharded-state: memory\n"
+        );
     }
 }

@@ -155,7 +155,6 @@ def test_a_step_by_filter_jit(donate):
 
 TAKES = {
     "partitioned by hlo-opt": lambda step: ho.partition(step, mesh=mesh_of(8), strict=True),
-    "8 devices, partitioned by hlo-opt": lambda step: ho.auto(step, memory_limit="400kB", strict=True),
     "not parallelized: every one of the 8 devices would repeat the whole step": ho.auto,
 }
 

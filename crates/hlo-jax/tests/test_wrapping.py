@@ -182,6 +182,21 @@ def test_why_nothing_is_cut_is_said_with_what_to_do():
     assert "takes state whole and returns it in shards (m['a']" in said
 
 
+def test_plain_gradient_descent_has_no_state_for_mode_1():
+    mesh = mesh_of(8)
+    rep = NamedSharding(mesh, P())
+
+    def step(w, x):
+        loss, grad = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w["a"] @ w["b"]) ** 2))(w)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, w, grad), loss
+
+    args = two(rep, rep)[0], along(mesh, (normal(9, 48, 96),))[0]
+    with pytest.raises(ho.ZeroError, match="beside its weights the step has no state: mode=2 keeps weights in shards too"):
+        ho.zero(jax.jit(step), mode=1, strict=True)(*args)
+    new, _ = ho.zero(jax.jit(step), mode=2, strict=True)(*args)
+    assert not new["a"].sharding.is_fully_replicated
+
+
 def test_the_report_gives_reasons_and_the_price():
     mesh = mesh_of(8)
     rep = NamedSharding(mesh, P())

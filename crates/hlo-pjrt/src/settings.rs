@@ -149,9 +149,14 @@ mod tests {
 
     #[test]
     fn switches_take_the_words_of_the_python_package() {
-        for (word, is_off) in [("off", true), ("0", true), ("False", true), ("NO", true), ("yes", false), ("true", false)] {
+        for (word, is_off) in
+            [("off", true), ("0", true), ("False", true), ("NO", true), ("yes", false), ("true", false)]
+        {
             let (settings, warnings) = of(&[("HLO_OPT", word), ("HLO_OPT_STRICT", word)]);
-            assert!(settings.is_off == is_off && settings.is_strict != is_off && warnings.is_empty(), "{word}: {warnings:?}");
+            assert!(
+                settings.is_off == is_off && settings.is_strict != is_off && warnings.is_empty(),
+                "{word}: {warnings:?}"
+            );
         }
     }
 

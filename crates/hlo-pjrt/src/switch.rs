@@ -25,7 +25,8 @@ mod tests {
 
     #[test]
     fn words_of_any_case_are_read_and_others_are_refused() {
-        for (text, is_on) in [("on", true), (" Yes ", true), ("TRUE", true), ("1", true), ("No", false), ("oFF", false)] {
+        for (text, is_on) in [("on", true), (" Yes ", true), ("TRUE", true), ("1", true), ("No", false), ("oFF", false)]
+        {
             assert_eq!(read_switch(text), Ok(is_on), "{text}");
         }
         assert!(OFF.iter().all(|word| read_switch(word) == Ok(false)));

@@ -158,7 +158,9 @@ class Report:
         if any(number in way.cut for way in self.ways):
             return f"whole in mode {self.ways[self.taken].mode}"
         if number not in {param for param, _ in state_pairs(step)}:
-            return "no output has its name, shape and dtype, so it is no state"
+            return "no result has its path, shape and dtype, so that it is taken for an input"
+        if self.ways[self.taken].mode == 1:
+            return "whole in mode 1, as no optimizer state"
         return "see shard-weight-update on the page, .save(path)"
 
     def save(self, path: str | os.PathLike[str]) -> None:

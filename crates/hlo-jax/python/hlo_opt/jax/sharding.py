@@ -324,7 +324,7 @@ def _placed(
         raise Declined(f"expected {n_params} parameters in the manifest, found {len(manifest['params'])}")
     cut = [leaf["index"] for leaf in manifest["params"] if leaf["sharded"]]
     if not cut:
-        raise Declined(f"no state could be cut: {_why_nothing(step, module)}")
+        raise Declined(f"no state could be cut: {_why_nothing(step, module, ways[taken].mode)}")
     params = _leaves(manifest["params"], [step.avals[number] for number in step.kept], step.param_specs)
     outputs = _leaves(manifest["outputs"], step.outputs, step.output_specs)
     for mesh in layout.refinements(step.mesh):
@@ -406,7 +406,7 @@ def _shardings(
     return [s.with_memory_kind(private.HOST_MEMORY) if n in on_host else s for n, s in enumerate(found)]
 
 
-def _why_nothing(step: Partitioned, module: dict[str, Any]) -> str:
+def _why_nothing(step: Partitioned, module: dict[str, Any], mode: int | str) -> str:
     """Why no state was cut, with what to do where that is known."""
     pairs = state_pairs(step)
     if not pairs:
@@ -421,11 +421,13 @@ def _why_nothing(step: Partitioned, module: dict[str, Any]) -> str:
         param, output = declared[0]
         returned = step.describe(param, step.output_specs[output])
         return f"the script takes state whole and returns it in shards ({returned})"
+    reports = [report for report in module["reports"] if report["pass"] == "shard-weight-update"]
+    decisions = [decision for report in reports for decision in report.get("decisions", [])]
+    if mode == 1 and any(decision.get("action") == "sharded" for decision in decisions):
+        return "the updates can be sharded, but beside its weights the step has no state: mode=2 keeps weights in shards too"
     bytes_by_reason: dict[str, int] = {}
-    for report in module["reports"]:
-        if report["pass"] == "shard-weight-update":
-            for decision in report.get("decisions", []):
-                reason = decision.get("reason")
-                if decision.get("action") != "sharded" and reason != "a scalar":
-                    bytes_by_reason[reason] = bytes_by_reason.get(reason, 0) + decision["bytes"]
+    for decision in decisions:
+        reason = decision.get("reason")
+        if decision.get("action") != "sharded" and reason != "a scalar":
+            bytes_by_reason[reason] = bytes_by_reason.get(reason, 0) + decision["bytes"]
     return max(bytes_by_reason, key=lambda reason: bytes_by_reason[reason], default="it sums no gradients over devices")
