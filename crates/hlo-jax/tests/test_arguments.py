@@ -171,8 +171,8 @@ def test_a_machine_that_the_devices_do_not_fill_is_said_in_pythons_words():
     with pytest.raises(ho.ZeroError) as error:
         step(*whole(mesh, init()), *batch(0))
     assert str(error.value) == (
-        "machine='h100:3': expected a number of nodes that divides the 8 devices, found 3; 'h100' alone takes as few nodes "
-        "as the devices fill"
+        "machine='h100:3': expected a number of nodes that divides the 8 devices, found 3; 'h100' alone takes as few "
+        "nodes as the devices fill"
     )
 
 
@@ -191,7 +191,8 @@ def test_no_message_has_words_of_the_command_line(monkeypatch):
 
 
 def test_errors_of_xla_are_one_line():
-    text = "INTERNAL: CustomCall: Traceback (most recent call last):\n  File x, line 3\n    y\nAssertionError: no\n\nAt:\n  z"
+    traceback = "Traceback (most recent call last):\n  File x, line 3\n    y\nAssertionError: no"
+    text = f"INTERNAL: CustomCall: {traceback}\n\nAt:\n  z"
     assert sentence(RuntimeError(text)) == "RuntimeError: INTERNAL: CustomCall: AssertionError: no"
     assert sentence(ValueError("a\n  b\n\nSuspected Python Code Location:\n  x.py:3")) == "ValueError: a b"
     assert sentence(KeyError()) == "KeyError"
@@ -228,7 +229,7 @@ ENTRY e { p = f32[4] parameter(0)
         (lambda m: m.run("dce", timeout_s=0), ValueError, "timeout_s: expected a positive number of seconds, found 0"),
         (lambda m: m.run("dce", timeout_s=True), TypeError, "timeout_s: expected a positive number of seconds"),
         (lambda m: m.run("dce", replicated="x"), TypeError, "did you mean 'replicated_params'"),
-        (lambda m: m.run("dce", replicated_params="9"), ValueError, "^replicated_params: expected leaf numbers below 1"),
+        (lambda m: m.run("dce", replicated_params="9"), ValueError, "^replicated_params: expected leaf numbers"),
         (lambda m: m.audit(deny="faultt"), ValueError, "^deny: .*did you mean `fault`"),
         (lambda m: m.audit(deny=3), TypeError, "deny: expected the name of a check or a list of names"),
         (lambda m: m.memory(top=-1), ValueError, "top: expected a number of buffers, from 0 on, found -1"),

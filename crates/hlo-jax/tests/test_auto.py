@@ -92,7 +92,9 @@ def test_a_step_that_is_too_small_is_not_parallelized():
     # The step donates its state, so each run has its own.
     own, theirs = params_of(), params_of()
     own_state, their_state = OPTIMIZER.init(own), OPTIMIZER.init(theirs)
-    said = "not parallelized: every one of the 8 devices would repeat the whole step .* predicted for h100, .* is predicted to be faster"
+    said = (
+        "not parallelized: every one of the 8 devices would repeat .* predicted for h100, .* is predicted to be faster"
+    )
     with pytest.warns(UserWarning, match=f"train_step runs as it was: {said}"):
         own, own_state, mine = auto(own, own_state, words_of(0))
     theirs, their_state, other = step(theirs, their_state, words_of(0))

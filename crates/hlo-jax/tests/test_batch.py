@@ -146,7 +146,7 @@ def test_where_nothing_says_it_the_line_of_code_does(monkeypatch):
 def test_rows_that_the_devices_do_not_divide_are_counted():
     mesh, step, init, _ = make()
     said = reason(step, *whole(mesh, init()), *numbers(0, 60))
-    assert "the 60 rows of x cannot be cut evenly over the 8 devices of the axis 'data': leave out the last 4, or pad" in said
+    assert "the 60 rows of x cannot be cut evenly over the 8 devices of the axis 'data': leave out the last 4" in said
 
 
 def test_a_batch_that_the_script_puts_whole_on_the_devices_stays_whole():

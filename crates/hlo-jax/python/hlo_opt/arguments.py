@@ -131,8 +131,8 @@ def checked_bytes(name: str, value: Any) -> int | None:
     """Returns a size in bytes, ``None`` for no limit. A part of a byte is left out.
 
     Sizes are numbers of bytes, as ``60_000_000_000`` and ``60e9``, or strings of a number and a unit, as ``"60GB"`` and
-    ``"1.5 GiB"``: kB, MB, GB and TB are powers of 1,000, KiB, MiB, GiB and TiB powers of 1,024. A string without a unit,
-    or with half of one (``"60G"``), is refused: it could mean either.
+    ``"1.5 GiB"``: kB, MB, GB and TB are powers of 1,000, KiB, MiB, GiB and TiB powers of 1,024. A string without a
+    unit, or with half of one (``"60G"``), is refused: it could mean either.
 
     Raises:
         TypeError: it is neither a number nor a string.
@@ -160,7 +160,8 @@ def _bytes_of_text(name: str, text: str) -> int:
         raise ValueError(f"{name}: expected {_SIZES}, found {text!r}")
     number, unit = parts[1].replace("_", "").replace(",", ""), parts[2]
     if not unit:
-        raise ValueError(f"{name}: expected a unit behind the number, found {text!r}; write '{number}GB' or '{number}GiB'")
+        meant = f"write '{number}GB' or '{number}GiB'"
+        raise ValueError(f"{name}: expected a unit behind the number, found {text!r}; {meant}")
     if unit not in UNITS:
         letter = unit[0].upper()
         meant = [known for known in UNITS if known.upper() == unit.upper()]

@@ -183,7 +183,8 @@ class Module:
           = help: the nearest opcode is `parameter`
         """
         if not isinstance(content, str | bytes | bytearray | memoryview):
-            raise TypeError(f"content: expected HLO text or the bytes of a proto, found a value of type {type(content).__name__}")
+            found = f"a value of type {type(content).__name__}"
+            raise TypeError(f"content: expected HLO text or the bytes of a proto, found {found}")
         held = content.encode() if isinstance(content, str) else bytes(memoryview(content))
         return cls(_native.Module.parse(held, _counts(num_partitions, num_replicas)))
 
@@ -278,9 +279,9 @@ class Module:
     ) -> tuple[Module, Report]:
         """Runs a preset, then passes, on a copy: the new module and what was done.
 
-        `passes` is a pipeline such as `"cse,dce"` or `"shard-weight-update{min-bytes=4KiB}"`, and `preset` a preset with its
-        options; `hlo-opt --list-passes` has the names of both. Raises `UsageError` for a wrong option, `HloError` where a pass fails or
-        the passes take longer than `timeout_s`.
+        `passes` is a pipeline such as `"cse,dce"` or `"shard-weight-update{min-bytes=4KiB}"`, and `preset` a preset with
+        its options; `hlo-opt --list-passes` has the names of both. Raises `UsageError` for a wrong option, `HloError`
+        where a pass fails or the passes take longer than `timeout_s`.
 
         >>> module = Module.parse("HloModule m\\nENTRY e {\\n a = f32[2] parameter(0)\\n b = f32[2] negate(a)\\n"
         ...                       " ROOT c = f32[2] abs(a)\\n}")
@@ -342,7 +343,8 @@ class Module:
         hlo_opt.HloError: error[evaluation]: <module>: input 0 on device 0: expected s32[2], found f64[2]
         """
         if isinstance(arrays, np.ndarray) or not isinstance(arrays, Sequence):
-            raise TypeError(f"arrays: expected a list of arrays, found a value of type {type(arrays).__name__}; write [array]")
+            found = f"a value of type {type(arrays).__name__}"
+            raise TypeError(f"arrays: expected a list of arrays, found {found}; write [array]")
         timeout_s = checked_deadline(timeout_s, "timeout_s")
         if max_steps is not None:
             max_steps = checked_count("max_steps", max_steps, "a positive number of steps", least=1)

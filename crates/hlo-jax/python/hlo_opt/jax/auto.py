@@ -68,8 +68,8 @@ def auto(
     Args:
         step: what ``jax.jit``, ``nnx.jit`` or ``equinox.filter_jit`` returned, without shardings.
         devices: those of the process if not given.
-        machine: what times are predicted for: ``"h100"``, or with the number of nodes over which the devices are spread,
-            ``"h200:4"``.
+        machine: what times are predicted for: ``"h100"``, or ``"h200:4"`` with the number of nodes over which the devices
+            are spread.
         memory_limit: the memory that a device has for the step, arguments included, in bytes (``60e9``) or with a unit
             (``"60GB"``, ``"60GiB"``); no limit if not given.
         effort: how long the search goes on, in billions of counted steps; 1 if not given. The same effort gives the same
@@ -79,13 +79,13 @@ def auto(
 
     Returns:
         A function that is called as ``step`` is. Arguments are brought to the devices at the first call; results stay cut
-        and are ordinary arrays. Where no plan is found, or none is faster than every device repeating the whole step, the
-        step runs as it was, with a warning.
+        and are ordinary arrays. Where no plan is found, or none is faster than every device repeating the whole step,
+        the step runs as it was, with a warning.
 
     Raises:
         TypeError: an argument has a wrong type.
-        ValueError: an argument has a wrong value, there are fewer than two devices, or ``HLO_OPT`` in the environment is
-            no switch.
+        ValueError: an argument has a wrong value, there are fewer than two devices, or ``HLO_OPT`` in the environment
+            is no switch.
     """
     jitted = jitted_of(step, AutoStep.maker)
     memory_limit = checked_bytes("memory_limit", memory_limit)

@@ -63,13 +63,13 @@ def _axes_of_rows(step: Lowered, rows: int) -> Any:
 
 
 def can_be_placed(mesh: Any) -> bool:
-    """Whether JAX puts arrays that are on no device onto a mesh in shards: it does not where other processes have a part of
-    the mesh, as each of them may have a batch of its own."""
+    """Whether JAX puts arrays that are on no device onto a mesh in shards: it does not where other processes have a part
+    of the mesh, as each of them may have a batch of its own."""
     return all(device.process_index == jax.process_index() for device in mesh.devices.flat)
 
 
 def shardings_of_batch(step: Lowered, earlier: Mapping[str, NamedSharding]) -> dict[int, NamedSharding]:
-    """Returns by number of the flat argument where inputs belong that come on no device; nothing where no argument says.
+    """Returns where inputs belong that come on no device, by the flat argument; nothing where no argument says.
 
     Args:
         step: the step with arguments as they come.
@@ -126,8 +126,8 @@ def advice(step: Lowered) -> str:
     spec = f"NamedSharding(mesh, PartitionSpec({axes[0]!r}))"
     if rows % n_shards:
         return (
-            f"the {rows} rows of {step.names[largest]} cannot be cut evenly over the {n_shards} devices of the axis {axes[0]!r}: "
-            f"leave out the last {rows % n_shards}, or pad the batch by {-rows % n_shards} rows that the loss masks"
+            f"the {rows} rows of {step.names[largest]} cannot be cut evenly over the {n_shards} devices of the axis "
+            f"{axes[0]!r}: leave out the last {rows % n_shards}, or pad the batch by {-rows % n_shards} rows that the loss masks"
         )
     many = ", ".join(names)
     if not can_be_placed(step.mesh):

@@ -89,7 +89,8 @@ class Report:
             cells = "".join(f" {size:>13.2f}" for size in sizes)
             lines.append(f"{'*' if number == self.taken else ' '} {way.mode:<9} {seconds(way.step_s):>12}{cells}")
         if sharded.failure_of_xla is not None:
-            lines.append(f"  XLA's partitioner failed, so that there is nothing to compare with: {sharded.failure_of_xla}")
+            failed = "  XLA's partitioner failed, so that there is nothing to compare with"
+            lines.append(f"{failed}: {sharded.failure_of_xla}")
         lines.append("arguments:")
         large = [n for n in range(len(step.kept)) if self._bytes(n) >= 1024]
         lines += _some([f"  {step.describe(n)}" for n in large])
@@ -206,8 +207,8 @@ def _some(lines: list[str]) -> list[str]:
 
 
 def report(step: WrappedStep | HeldStep) -> Report:
-    """What the last call of a step by :func:`hlo_opt.jax.zero`, :func:`hlo_opt.jax.partition` or :func:`hlo_opt.jax.auto`
-    did: the ways that were compared, and how each argument is cut.
+    """What the last call of a step by ``zero``, ``partition`` or ``auto`` did: the ways that were compared, and how each
+    argument is cut.
 
     Raises:
         TypeError: the step is not one of these.
@@ -217,5 +218,5 @@ def report(step: WrappedStep | HeldStep) -> Report:
     if why_off():
         return Report(step, None)
     if step.last_plan is None:
-        raise ValueError(f"report: expected a call of {step.__name__} before, found none: it is compiled at its first call")
+        raise ValueError(f"report: expected a call of {step.__name__} before, found none: the first call compiles it")
     return Report(step, step.last_plan)

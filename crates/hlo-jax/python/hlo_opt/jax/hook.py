@@ -83,8 +83,8 @@ def enable(
     Args:
         pipeline: a preset or a list of passes, with options, as the command line takes them.
         only: names of jitted functions that are touched; all if none is given.
-        machine: what times are predicted for: ``"h100"``, or with the number of nodes over which the devices are spread,
-            ``"h200:4"``.
+        machine: what times are predicted for: ``"h100"``, or ``"h200:4"`` with the number of nodes over which the devices
+            are spread.
         schedule: also order anew what XLA has scheduled (``schedule-collectives``), where a shorter step is predicted and no
             more memory is taken: collectives run beside more of the other work. On GPUs only; no GPU has run it yet.
         strict: what goes wrong is an error of the compile, not a warning on stderr and the program as it was.

@@ -60,7 +60,8 @@ class PartitionStep(WrappedStep):
         args, kwargs = self._annotated(args, kwargs)
         lowered = lower(self.unwrapped, args, kwargs)
         check_nodes(self._options.machine, lowered.mesh.devices.size)
-        return _own(lowered, module_of_all(lowered), _by_xla(lowered, self.__name__, self._options.machine), self._options)
+        of_xla = _by_xla(lowered, self.__name__, self._options.machine)
+        return _own(lowered, module_of_all(lowered), of_xla, self._options)
 
     def _annotated(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """The arguments with the shardings that rules give them."""
@@ -122,8 +123,8 @@ def partition(
             found has the name there. One argument is enough for all dims that the step ties to it.
         strategies: a TOML file of strategies for operators, as MindSpore has them, which spread over all others
             (``propagate-strategies`` of the command line; ``search-strategies{write=true}`` finds some).
-        machine: what times are predicted for: ``"h100"``, or with the number of nodes over which the devices are spread,
-            ``"h200:4"``.
+        machine: what times are predicted for: ``"h100"``, or ``"h200:4"`` with the number of nodes over which the devices
+            are spread.
         most_memory: how many times the memory of the plainest program a faster one may need; 1.25 if not given.
         most_bytes: how many times the bytes that XLA's program sends a faster one may send. Where none that is faster
             sends so few, the fastest is taken.
@@ -278,9 +279,9 @@ def _why_repeated(told: dict[str, Any], n_devices: int) -> str:
     time = totals["after"]["time"]
     whole_s = None if time is None else time["critical_path_s"]
     return (
-        f"not parallelized: every one of the {n_devices} devices would repeat the whole step ({seconds(whole_s)} predicted for "
-        f"{totals['machine']}), and no plan that cuts it is predicted to be faster: it is too small for what the devices "
-        "would have to exchange"
+        f"not parallelized: every one of the {n_devices} devices would repeat the whole step ({seconds(whole_s)} "
+        f"predicted for {totals['machine']}), and no plan that cuts it is predicted to be faster: it is too small for what "
+        "the devices would have to exchange"
     )
 
 
@@ -302,7 +303,9 @@ def _run(
     return module, told
 
 
-def _fastest(whole: bytes, preset: str, theirs: Way | None, options: Options) -> tuple[Module, dict[str, Any], Way, list[str]]:
+def _fastest(
+    whole: bytes, preset: str, theirs: Way | None, options: Options
+) -> tuple[Module, dict[str, Any], Way, list[str]]:
     """The program by the preset's way; or by the fastest other way that is faster than XLA's program and sends no more
     bytes than it may, if there is one. Then what is told of it, its figures, and the words that make it again."""
     module, told = _run(whole, options, preset=preset)

@@ -125,9 +125,9 @@ def _onto_a_mesh() -> str:
     if n_devices < 2:
         return "there is no other one, and nothing to share"
     return (
-        f"put its arguments on a mesh, mesh = jax.make_mesh(({n_devices},), ('data',)): the state by jax.device_put(state, "
-        "NamedSharding(mesh, PartitionSpec())), the batch by jax.device_put(batch, NamedSharding(mesh, "
-        "PartitionSpec('data')))"
+        f"put its arguments on a mesh, mesh = jax.make_mesh(({n_devices},), ('data',)): the state by "
+        "jax.device_put(state, NamedSharding(mesh, PartitionSpec())), the batch by jax.device_put(batch, "
+        "NamedSharding(mesh, PartitionSpec('data')))"
     )
 
 

@@ -171,8 +171,8 @@ class Plan:
         return True
 
     def takes(self, leaves: list) -> bool:
-        """Whether the plan takes these arguments though some inputs come on no device: they are put where those of the plan
-        lie. State has to lie where the plan takes it, and some of it on the mesh."""
+        """Whether the plan takes these arguments though some inputs come on no device: they are put where those of the
+        plan lie. State has to lie where the plan takes it, and some of it on the mesh."""
         if self.declined is not None or not self.inputs or len(leaves) != len(self.kinds):
             return False
         loose, is_on_mesh = [], False

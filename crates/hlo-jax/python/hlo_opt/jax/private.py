@@ -174,7 +174,7 @@ def _as_function(context: Any, *operands: Any, call: Any, **_: Any) -> Any:
 
 
 def with_whole_operations(traced: Any) -> Any:
-    """Lowers a traced function anew, with operations by ``custom_partitioning`` as the functions that they were made of."""
+    """Lowers a traced function anew, with operations by ``custom_partitioning`` as the functions that they stand for."""
     rules = ((_custom_partitioning(), _as_function),)
     return traced.lower(_private_parameters=_interpreter().LoweringParameters(override_lowering_rules=rules))
 

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import jax
 from hlo_opt import _native
 from hlo_opt.arguments import checked_text, nearest
 from hlo_opt.jax import batch, layout, padded, private
@@ -124,7 +123,8 @@ def checked_machine(machine: Any) -> str | None:
         return None
     name, colon, n_nodes = machine.strip().partition(":")
     if colon and not (n_nodes.isdecimal() and int(n_nodes) > 0):
-        raise ValueError(f"machine: expected a positive number of nodes behind '{name}:', found {n_nodes!r} in {machine!r}")
+        found = f"found {n_nodes!r} in {machine!r}"
+        raise ValueError(f"machine: expected a positive number of nodes behind '{name}:', {found}")
     if name == "auto":
         _check_this_computer(machine.strip())
     else:

@@ -33,8 +33,8 @@ def shardings(step: WrappedStep, *args: Any, **kwargs: Any) -> tuple:
     plan = step.plan(*args, **kwargs) if args or kwargs else step.last_plan
     if plan is None:
         raise ValueError(
-            f"shardings: expected arguments, or a call of {step.__name__} before, found neither: nothing is known of its "
-            "state yet"
+            f"shardings: expected arguments, or a call of {step.__name__} before, found neither: nothing is known of "
+            "its state yet"
         )
     return jax.tree.unflatten(plan.tree, plan.shardings())[0]
 

@@ -27,8 +27,8 @@ def is_switched_off() -> bool:
 
 
 def why_off() -> str | None:
-    """Returns why original steps run: the environment, or a setting by which JAX looks into steps op by op; ``None`` where
-    nothing is off.
+    """Returns why original steps run: the environment, or a setting by which JAX looks into steps op by op; ``None``
+    where nothing is off.
 
     Raises:
         ValueError: as :func:`is_switched_off`.

@@ -37,6 +37,8 @@ class WrappedStep:
 
     def __init__(self, step: Any, options: Any) -> None:
         functools.update_wrapper(self, step, updated=())
+        # What is called but no function has no name.
+        self.__name__ = getattr(step, "__name__", "step")
         self.unwrapped = step
         self._options = options
         self._static_numbers, self._static_names = private.static_arguments(step)
@@ -285,7 +287,8 @@ def check_jitted(step: Any, maker: str) -> None:
     name = getattr(step, "__name__", None)
     if callable(step) and name is not None:
         raise TypeError(
-            f"{expected}, found the function {name}: write {maker}(jax.jit({name})), with state as arguments and results"
+            f"{expected}, found the function {name}: write {maker}(jax.jit({name})), with state as arguments and "
+            "results"
         )
     raise TypeError(f"{expected}, found {step!r}" if step is None else f"{expected}, found {type(step).__name__}")
 

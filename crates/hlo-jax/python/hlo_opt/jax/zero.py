@@ -61,18 +61,17 @@ class ZeroStep(WrappedStep):
             limit = max(1, min(int(predicted * options.memory_limit / plan.memory.peak_bytes), predicted - 1))
         plan = min(tried, key=lambda plan: plan.memory.peak_bytes)
         message = (
-            f"no way fits memory_limit={size(options.memory_limit)} by XLA's account: the least that was found takes "
-            f"{size(plan.memory.peak_bytes)}"
+            f"nothing fits memory_limit={_exact(options.memory_limit)} by XLA's account: the least that was found takes "
+            f"{_exact(plan.memory.peak_bytes)}"
         )
         if options.strict:
             raise Declined(message)
         self.warn(f"{self.__name__}: {message}, and runs")
         return plan
 
-
     def _partitioned(self, args: tuple, kwargs: dict) -> Partitioned:
-        """The step after XLA's partitioner. A batch that comes on no device is put on the mesh as other arguments, or calls
-        before, say."""
+        """The step after XLA's partitioner. A batch that comes on no device is put on the mesh as other arguments, or
+        calls before, say."""
         step = lower(self.unwrapped, args, kwargs)
         placed = batch.shardings_of_batch(step, self._inputs)
         if placed:
@@ -86,6 +85,10 @@ class ZeroStep(WrappedStep):
         found = partitioned_by_xla(step, self.__name__)
         self._inputs.update(batch.shardings_of_inputs(found, found.param_specs))
         return dataclasses.replace(found, placed=frozenset(placed))
+
+
+def _exact(n_bytes: int) -> str:
+    return f"{size(n_bytes)} ({n_bytes:,} bytes)"
 
 
 @checks_names
@@ -113,8 +116,8 @@ def zero(
         offload: whether the optimizer's state may lie in the memory of the host between steps, from where each array
             comes to the device for its update alone: all state of 1 MiB and more, or under a limit as few arrays as it
             asks for. Steps become slower by what the link to the host takes.
-        machine: what times are predicted for: ``"h100"``, or with the number of nodes over which the devices are spread,
-            ``"h200:4"``.
+        machine: what times are predicted for: ``"h100"``, or ``"h200:4"`` with the number of nodes over which the devices
+            are spread.
         deadline_s: seconds that the passes may take for each mode that is tried; no limit if not given.
         strict: raise :class:`ZeroError` where the step cannot be taken over, instead of a warning.
 
