@@ -32,6 +32,7 @@ fn without_placeholders(text: &str) -> String {
     while let Some(start) = rest.find("'--") {
         let (before, quoted) = rest.split_at(start);
         out.push_str(before);
+        rest = quoted;
         let Some(length) = quoted[1..].find('\'') else { break };
         let name = &quoted[1..=length];
         out.push_str(name.split(' ').next().unwrap_or(name));
@@ -99,6 +100,7 @@ mod tests {
             ("a -- b, x--y, 3 -> 1", "a -- b, x--y, 3 -> 1"),
             ("say it with --num-partitions\n\nUsage: hlo-opt [OPTIONS]", "say it with num_partitions"),
             ("  try --preset sharded-state: memory −42 %", "  try preset sharded-state: memory −42 %"),
+            ("--deny: a check of --list-checks", "deny: a check of `python -m hlo_opt audit --list-checks`"),
             ("an open quote '--pass", "an open quote 'passes"),
         ] {
             assert_eq!(python_words(of_tool), of_python);

@@ -170,6 +170,25 @@ def test_other_arrays_on_no_device_stay_whole():
     assert {partitioned.names[flat] for flat in partitioned.placed} == {"x"}
 
 
+def test_state_that_a_library_flattens_is_no_batch():
+    mesh = mesh_of(8)
+
+    def step(flat, x):
+        loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(flat["w"])
+        return {"other": {"path": flat["w"] - 0.1 * grad}}, loss
+
+    w, x = normal(0, 48, 96) / 10, normal(1, 48, 48)
+    zero = ho.zero(jax.jit(step))
+    placed = jax.device_put(x, NamedSharding(mesh, P("data")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = zero({"w": w}, placed)
+    expected = jax.jit(step)({"w": w}, placed)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), own, expected)
+    plan = zero.last_plan
+    assert plan.partitioned is None or not plan.partitioned.placed
+
+
 def test_calls_with_state_on_no_device_are_told_apart():
     mesh, step, init, batch = make(strict=False)
     step(*whole(mesh, init()), *batch(0))

@@ -23,10 +23,18 @@ def _inputs(step: Lowered) -> list[int]:
     return [n for n, flat in enumerate(step.kept) if n not in state and step.avals[flat].shape]
 
 
+def _sure_inputs(step: Lowered) -> list[int]:
+    """Those of which no result has the shape and dtype: of libraries that flatten their modules, state has other paths in
+    arguments and results."""
+    results = {(output.shape, str(output.dtype)) for output in step.outputs}
+    kind = lambda flat: (step.avals[flat].shape, str(step.avals[flat].dtype))
+    return [n for n in _inputs(step) if kind(step.kept[n]) not in results]
+
+
 def _loose(step: Lowered) -> list[int]:
-    """Those that come on no device and of which the step declares nothing."""
+    """The inputs that come on no device and of which the step declares nothing."""
     shardings = private.argument_shardings(step.program)
-    return [n for n in _inputs(step) if not isinstance(shardings[n], Sharding)]
+    return [n for n in _sure_inputs(step) if not isinstance(shardings[n], Sharding)]
 
 
 def _used_axes(step: Lowered) -> dict[int, tuple]:
@@ -111,7 +119,7 @@ def shardings_of_inputs(step: Lowered, specs: list[PartitionSpec]) -> dict[str, 
 
 def inputs(step: Lowered) -> frozenset[int]:
     """Returns the numbers of the flat arguments that are inputs: arrays that are no state."""
-    return frozenset(step.kept[n] for n in _inputs(step))
+    return frozenset(step.kept[n] for n in _sure_inputs(step))
 
 
 def advice(step: Lowered) -> str:
