@@ -1,6 +1,7 @@
 //! What the README shows is what the tool does.
 
 use crate::tool;
+use hlo_audit::CHECKS;
 use hlo_tests::{root, samples};
 
 /// The fenced block that follows a line with `marker`.
@@ -62,6 +63,10 @@ fn the_main_command_makes_its_module_faster_and_the_pictures_show_it() {
         let picture = format!("docs/mlp_sgd_wide.{name}.svg");
         assert!(readme.contains(&picture), "the README shows {picture}");
         let shown = std::fs::read_to_string(root().join("..").join(&picture)).expect("the picture");
+        let time_us = shown.split_once("modelled ").and_then(|(_, rest)| rest.split_once(" us")).expect("a title").0;
+        let time_us: f64 = time_us.parse().expect("a number in the title");
+        let caption = format!("![{name}: {time_us:.0} us]({picture})");
+        assert!(readme.contains(&caption), "expected the caption of the picture's own time, {caption}");
         assert_eq!(shown, print(&["--emit", "plan-svg", module]), "{picture} is what the tool draws");
     }
 }
@@ -93,6 +98,45 @@ fn the_audit_is_what_the_tool_prints() {
     let path = root().join("..").join(sample).display().to_string();
     let (code, printed, _) = tool::run(["audit", "--deny", "fault", &path]);
     assert_eq!((code, printed.replace(&path, sample).as_str()), (4, block(&readme, "<!-- audit -->")));
+}
+
+#[test]
+fn every_check_of_the_audit_is_listed() {
+    let readme = std::fs::read_to_string(root().join("../README.md")).expect("the README");
+    assert!(readme.contains(&format!("| an audit of steps: {} checks, ", CHECKS.len())), "the number of checks");
+    let audit = std::fs::read_to_string(root().join("../crates/hlo-audit/README.md")).expect("the audit's README");
+    let rows: Vec<(&str, &str)> = (audit.lines())
+        .filter_map(|line| {
+            let mut cells = line.strip_prefix("| `")?.split(" | ");
+            Some((cells.next()?.trim_end_matches('`'), cells.next()?))
+        })
+        .collect();
+    let listed: Vec<_> = CHECKS.iter().map(|check| (check.id, check.level.name())).collect();
+    assert_eq!(rows, listed, "a row for each check, in the order of `audit --list-checks`");
+}
+
+#[test]
+fn a_machine_that_is_described_by_options_takes_the_sample() {
+    let readme = std::fs::read_to_string(root().join("../README.md")).expect("the README");
+    let preset = "data-parallel{cluster=[(node,2),(gpu,4)],device=a100}";
+    assert!(readme.contains(&format!("`--preset '{preset}'`")), "the README has the preset `{preset}`");
+    let sample = root().join("programs/mlp_sgd_wide.hlo").display().to_string();
+    let (code, _, summary) = tool::run(["--preset", preset, &sample]);
+    assert_eq!(code, 0, "{summary}");
+    assert!(summary.contains("8 x a100"), "{summary}");
+}
+
+#[test]
+fn every_pass_is_in_the_table() {
+    let readme = std::fs::read_to_string(root().join("../README.md")).expect("the README");
+    let table = readme.split_once("## Passes\n").and_then(|(_, rest)| rest.split_once("\n\n`")).expect("the table").0;
+    let first_cells = table.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once(" | ")?.0));
+    let mut named: Vec<&str> = first_cells.flat_map(|cell| cell.split('`')).collect();
+    named.retain(|word| !word.is_empty() && *word != ", ");
+    let known: Vec<&str> = hlo_opt::registry::passes().iter().map(|pass| pass.name).collect();
+    let missing: Vec<_> = known.iter().filter(|name| !named.contains(name)).collect();
+    let unknown: Vec<_> = named.iter().filter(|name| !known.contains(name)).collect();
+    assert!(missing.is_empty() && unknown.is_empty(), "not in the table: {missing:?}; no passes: {unknown:?}");
 }
 
 #[test]

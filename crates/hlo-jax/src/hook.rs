@@ -1,7 +1,8 @@
 //! The hook in a plugin's compiler, for `hlo_opt.jax.enable`.
 #![allow(unsafe_code)] // The plugin's table comes as a pointer.
 
-use hlo_pjrt::{Level, Log, Optimizer, Settings, Stage};
+use crate::words::python_words;
+use hlo_pjrt::{Level, Log, Optimizer, Settings, Stage, read_switch};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule};
@@ -88,6 +89,12 @@ fn hook_lines() -> Vec<(&'static str, String)> {
     LINES.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// Whether a variable of the environment with this text switches something on; an error that lists the words where it is none of them.
+#[pyfunction]
+fn is_switched_on(name: &str, text: &str) -> PyResult<bool> {
+    read_switch(text).map_err(|why| PyValueError::new_err(format!("{name}: {why}")))
+}
+
 /// Called on XLA's threads, which hold no lock of Python's.
 fn keep(level: Level, line: &str) {
     let level = match level {
@@ -95,10 +102,11 @@ fn keep(level: Level, line: &str) {
         Level::Change => "change",
         Level::All => "left",
     };
+    let line = python_words(line);
     if level == "warning" {
         eprintln!("hlo_opt.jax.enable: warning: {line}");
     }
-    LINES.lock().unwrap_or_else(PoisonError::into_inner).push((level, line.to_string()));
+    LINES.lock().unwrap_or_else(PoisonError::into_inner).push((level, line));
 }
 
 /// Adds the functions to the extension.
@@ -108,5 +116,6 @@ pub(crate) fn register(native: &Bound<'_, PyModule>) -> PyResult<()> {
     native.add_function(wrap_pyfunction!(transform_module, native)?)?;
     native.add_function(wrap_pyfunction!(module_failed, native)?)?;
     native.add_function(wrap_pyfunction!(module_left, native)?)?;
+    native.add_function(wrap_pyfunction!(is_switched_on, native)?)?;
     native.add_function(wrap_pyfunction!(hook_lines, native)?)
 }

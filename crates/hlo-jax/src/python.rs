@@ -1,6 +1,7 @@
 //! The extension module `hlo_opt._native`. What users see is in `python/hlo_opt`.
 
-use crate::{hook, module, tool};
+use crate::{hook, module, tool, words};
+use hlo_cluster::NamedMachine;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::io::{IsTerminal, Write};
@@ -40,11 +41,34 @@ fn main(py: Python<'_>, args: Vec<String>) -> PyResult<u8> {
     .map_err(PyRuntimeError::new_err)
 }
 
+/// The names of machines.
+#[pyfunction]
+fn machine_names() -> Vec<&'static str> {
+    NamedMachine::names().collect()
+}
+
+/// The names of presets, and those of passes.
+#[pyfunction]
+fn pipeline_names() -> (Vec<&'static str>, Vec<&'static str>) {
+    let presets = hlo_opt::presets::PRESETS.iter().map(|preset| preset.name);
+    let passes = hlo_opt::registry::passes().into_iter().map(|pass| pass.name);
+    (presets.collect(), passes.collect())
+}
+
+/// A message of the command line as Python says it.
+#[pyfunction]
+fn python_words(text: &str) -> String {
+    words::python_words(text)
+}
+
 #[pymodule]
 fn _native(native: &Bound<'_, PyModule>) -> PyResult<()> {
     native.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module::register(native)?;
     hook::register(native)?;
     native.add_function(wrap_pyfunction!(run, native)?)?;
+    native.add_function(wrap_pyfunction!(machine_names, native)?)?;
+    native.add_function(wrap_pyfunction!(pipeline_names, native)?)?;
+    native.add_function(wrap_pyfunction!(python_words, native)?)?;
     native.add_function(wrap_pyfunction!(main, native)?)
 }

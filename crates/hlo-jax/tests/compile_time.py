@@ -70,7 +70,7 @@ def main() -> int:
     else:
         mesh = mesh_of(8)
     timed(partitioned, "dumped_module", "XLA until it has partitioned")
-    timed(zero_module, "partition", "partition in all")
+    timed(zero_module, "partitioned_by_xla", "partition in all")
     timed(zero_module, "shard", "passes")
     timed(private, "stablehlo_of", "to StableHLO")
     timed(plan.Plan, "make", "lowering and XLA's compile of the result")

@@ -86,17 +86,25 @@ def test_a_wide_perceptron_trains_as_on_one_device():
     assert [leaf.sharding for leaf in again] == jax.tree.leaves(results[0])
 
 
-def test_a_transformer_trains_as_on_one_device():
+def test_a_step_that_is_too_small_is_not_parallelized():
     step = step_of()
-    auto = ho.auto(step, machine="h100", strict=True)
+    auto = ho.auto(step, machine="h100")
     # The step donates its state, so each run has its own.
     own, theirs = params_of(), params_of()
     own_state, their_state = OPTIMIZER.init(own), OPTIMIZER.init(theirs)
-    for number in range(N_STEPS):
-        words = words_of(number)
-        own, own_state, mine = auto(own, own_state, words)
-        theirs, their_state, other = step(theirs, their_state, words)
-        np.testing.assert_allclose(float(mine), float(other), rtol=1e-4)
+    said = (
+        "not parallelized: every one of the 8 devices would repeat .* predicted for h100, .* is predicted to be faster"
+    )
+    with pytest.warns(UserWarning, match=f"train_step runs as it was: {said}"):
+        own, own_state, mine = auto(own, own_state, words_of(0))
+    theirs, their_state, other = step(theirs, their_state, words_of(0))
+    assert float(mine) == float(other)
+    assert all(len(leaf.devices()) == 1 for leaf in jax.tree.leaves(own))
+    assert "not parallelized" in str(ho.report(auto))
+    with pytest.raises(ho.PartitionError, match="no shardings: not parallelized"):
+        auto.shardings(own, own_state, words_of(1))
+    with pytest.raises(ho.PartitionError, match="not parallelized"):
+        ho.auto(step, machine="h100", strict=True)(own, own_state, words_of(1))
 
 
 def test_a_recommender_trains_as_on_one_device():
@@ -133,13 +141,16 @@ def test_branches_that_are_alike_train_as_on_one_device():
     keys = jax.random.split(jax.random.key(1), 7)
     params = [[0.05 * jax.random.normal(keys[3 * b + k], (512, 512)) for k in range(3)] for b in range(2)]
     x = jax.random.normal(keys[6], (2, 48, 512))
-    auto = ho.auto(step, machine="h100", strict=True)
+    # Whole on each device the step would take 36 MiB.
+    auto = ho.auto(step, machine="h100", memory_limit="16MiB", effort=0.02, strict=True)
     own, own_state, theirs, their_state = params, optimizer.init(params), params, optimizer.init(params)
     for _ in range(N_STEPS):
         own, own_state, mine = auto(own, own_state, x, x[0] - x[1])
         theirs, their_state, other = step(theirs, their_state, x, x[0] - x[1])
         np.testing.assert_allclose(float(mine), float(other), rtol=1e-5)
     assert_alike(own, theirs, 1e-4)
+    assert ho.report(auto).ways[1].peak_bytes <= 16 << 20
+    assert any(not leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves((own, own_state)))
 
 
 def test_a_limit_that_no_plan_keeps_is_said():
@@ -150,7 +161,7 @@ def test_a_limit_that_no_plan_keeps_is_said():
 
 def test_wrong_options_are_refused():
     step, *_ = recommender_step()
-    with pytest.raises(ValueError, match="memory_limit: expected a positive number"):
+    with pytest.raises(ValueError, match="memory_limit: expected a number of bytes"):
         ho.auto(step, memory_limit=0)
-    with pytest.raises(ValueError, match="expected two devices or more, found 1"):
+    with pytest.raises(ValueError, match="devices: expected two or more, found 1"):
         ho.auto(step, devices=jax.devices()[:1])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import hlo_opt.jax as ho
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hlo_opt import Module
-from hlo_opt.jax import layout
+from hlo_opt.jax import layout, private
+from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from tensor_parallel import OPTIMIZER, RULES, WIDTH, WORDS, mesh_of, params_of, placed, step_of, words_of
@@ -66,7 +69,7 @@ def test_a_transformer_trains_as_with_xlas_partitioner(by_xla, is_placed):
     assert mine.sent_bytes <= theirs.sent_bytes
     text = str(ho.report(step))
     assert "train_step on 8 devices, partitioned by hlo-opt" in text
-    assert "[0]['layers'][0]['up'] float32[64, 256]" in text
+    assert "params['layers'][0]['up'] float32[64, 256]" in text
 
 
 def test_constraints_within_the_step_are_kept():
@@ -76,6 +79,83 @@ def test_constraints_within_the_step_are_kept():
     step = ho.partition(step_of(constrain), strict=True)
     own, _, _ = train(step, mesh, True)
     np.testing.assert_allclose(own, theirs, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("rule", [r"^words$", r"^\[2\]$"])
+def test_rules_find_arguments_by_name_and_by_place(rule):
+    mesh, params = mesh_of(8, 1), params_of()
+    step = ho.partition(step_of(), mesh=mesh, rules=[(rule, P("data")), ("", P())], most_bytes=2.0)
+    lowered = step._annotated((params, OPTIMIZER.init(params), words_of(0)), {})
+    assert lowered[0][2].sharding.spec == P("data") and lowered[0][0]["table"].sharding.spec == P()
+
+
+@custom_partitioning
+def activation(x):
+    return jnp.tanh(x) * 2
+
+
+def _partition_activation(mesh, shapes, result):
+    shardings = tuple(shape.sharding for shape in shapes)
+    return mesh, lambda x: jnp.tanh(x) * 2, jax.tree.leaves(result)[0].sharding, shardings
+
+
+activation.def_partition(
+    partition=_partition_activation,
+    infer_sharding_from_operands=lambda mesh, shapes, result: shapes[0].sharding,
+    sharding_rule="i j -> i j",
+)
+
+
+def test_operations_with_a_partitioning_of_their_own_are_partitioned_as_functions():
+    mesh = mesh_of(2, 4)
+    x = np.random.default_rng(0).standard_normal((8, 12)).astype(np.float32)
+    x = jax.device_put(x, NamedSharding(mesh, P("data", "model")))
+    step = ho.partition(jax.jit(lambda x: activation(x) @ jnp.ones((12, 4))), mesh=mesh, strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own = step(x)
+    np.testing.assert_allclose(own, np.tanh(x) * 2 @ np.ones((12, 4)), rtol=1e-5, atol=1e-5)
+    for module in (step.last_plan.partitioned.module, step.last_plan.sharded.module):
+        assert b"CustomSPMDPartitioning" not in module
+    assert b"CustomSPMDPartitioning" in private.global_module(step.unwrapped.trace(x).lower())
+
+
+def test_operations_for_xlas_partitioner_alone_are_named(monkeypatch):
+    mesh = mesh_of(8, 1)
+    x = jax.device_put(np.ones((8, 12), np.float32), NamedSharding(mesh, P("data")))
+    monkeypatch.setattr(private, "with_whole_operations", lambda traced: traced.lower())
+    step = ho.partition(jax.jit(lambda x: activation(x) + 1), mesh=mesh, strict=True)
+    with pytest.raises(ho.PartitionError, match="custom_partitioning is for XLA's partitioner alone"):
+        step(x)
+
+
+def test_where_xlas_partitioner_fails_ours_runs(monkeypatch):
+    def fail(lowered, folder):
+        raise RuntimeError("INTERNAL: [hlo verifier]:\n  Expected\n\nSuspected Python Code Location:\n x.py")
+
+    mesh = mesh_of(8, 1)
+    x = jax.device_put(np.arange(16, dtype=np.float32), NamedSharding(mesh, P("data")))
+    function = jax.jit(lambda x: jnp.cumsum(x) * 2)
+    expected = np.asarray(function(x))
+    monkeypatch.setattr(private, "compile_until_partitioned", fail)
+    step = ho.partition(function, mesh=mesh, strict=True)
+    np.testing.assert_allclose(step(x), expected, rtol=1e-6)
+    report = ho.report(step)
+    assert [way.mode for way in report.ways] == ["hlo-opt"] and report.taken == 0
+    said = "there is nothing to compare with: RuntimeError: INTERNAL: [hlo verifier]: Expected"
+    assert said in str(report) and "Suspected" not in str(report)
+
+
+def test_a_program_that_xlas_partitioner_cannot_make_is_ours():
+    # jaxlib 0.10.2 fails on concatenations of pads by negative numbers; a later one may not.
+    def rolled(x):
+        parts = [jax.lax.pad(x, 0.0, [(-5, 0, 0)]), jax.lax.pad(x, 0.0, [(0, -3, 0)])]
+        return jnp.concatenate(parts) * 2
+
+    mesh = mesh_of(8, 1)
+    x = jax.device_put(np.arange(8, dtype=np.float32), NamedSharding(mesh, P("data")))
+    step = ho.partition(jax.jit(rolled), mesh=mesh, strict=True, most_bytes=1e9)
+    np.testing.assert_array_equal(step(x), 2 * np.roll(np.arange(8), 3))
 
 
 NAMES = [("batch", r"^\[2\]", 0), ("hidden", r"\['up'\]$", 1), ("words", r"\['table'\]$", 0)]
@@ -151,7 +231,7 @@ def test_what_cannot_be_taken_over_runs_as_it_was():
 
 def test_wrong_arguments_are_named():
     mesh = mesh_of(2, 4)
-    with pytest.raises(TypeError, match="expected what jax.jit returned, found function"):
+    with pytest.raises(TypeError, match="nnx.jit or equinox.filter_jit returned, found the function <lambda>"):
         ho.partition(lambda x: x)
     with pytest.raises(ValueError, match="expected a mesh whose axes they name"):
         ho.partition(step_of(), rules=RULES)
@@ -167,9 +247,9 @@ def test_wrong_arguments_are_named():
         ho.partition(step_of(), mesh=mesh, names=NAMES, layout={"depth": "data"})
     with pytest.raises(ValueError, match="expected one of rules, layout and strategies"):
         ho.partition(step_of(), mesh=mesh, rules=RULES, names=NAMES, layout={"batch": "data"})
-    with pytest.raises(ValueError, match="most_memory: expected a number of at least 1"):
+    with pytest.raises(ValueError, match="most_memory: expected .* at least 1"):
         ho.partition(step_of(), most_memory=0.5)
-    with pytest.raises(ValueError, match="most_bytes: expected a positive number"):
+    with pytest.raises(ValueError, match="most_bytes: expected .* a positive number"):
         ho.partition(step_of(), most_bytes=0)
     with pytest.raises(ValueError, match="deadline_s: expected a positive number of seconds"):
         ho.partition(step_of(), deadline_s=0)

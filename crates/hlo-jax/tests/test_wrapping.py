@@ -124,12 +124,14 @@ def test_wrong_uses_are_named():
     jitted = jax.jit(lambda w: w)
     with pytest.raises(TypeError, match="found a step by zero: it has another program already"):
         ho.zero(ho.zero(jitted))
-    with pytest.raises(ValueError, match="did you mean `h100`"):
+    with pytest.raises(ValueError, match="did you mean 'h100'"):
         ho.zero(jitted, machine="h1000")
     with pytest.raises(ValueError, match="mode: expected 'auto', 1, 2 or 3, found 4"):
         ho.zero(jitted, mode=4)
     for use in (ho.report, ho.shardings):
-        with pytest.raises(TypeError, match="expected what hlo_opt.jax.zero or partition returned, found PjitFunction"):
+        with pytest.raises(
+            TypeError, match="a step by hlo_opt.jax.zero, partition or auto, found .* of type PjitFunction"
+        ):
             use(jitted)
 
 
@@ -173,13 +175,28 @@ def test_why_nothing_is_cut_is_said_with_what_to_do():
         return str(error.value)
 
     x = normal(9, 48, 96)
-    assert "put the batch in shards, by jax.device_put" in reason(two(rep, rep), jax.device_put(x, rep))
-    assert "put the batch in shards, by jax.device_put" in reason(two(rep, rep), x)
+    line = "put the batch in shards before the call: x = jax.device_put(x, NamedSharding(mesh, PartitionSpec('data')))"
+    assert line in reason(two(rep, rep), jax.device_put(x, rep))
     state = (two(rep, rep)[0], two(cut, cut)[1])
-    assert "holds its state in shards already ([1]['a'] float32[96, 64]" in reason(state, jax.device_put(x, cut))
+    assert "holds its state in shards already (m['a'] float32[96, 64]" in reason(state, jax.device_put(x, cut))
     returns_cut = jax.jit(step_of_two, out_shardings=(rep, cut, rep))
     said = reason(two(rep, rep), jax.device_put(x, cut), returns_cut)
-    assert "takes state whole and returns it in shards ([1]['a']" in said
+    assert "takes state whole and returns it in shards (m['a']" in said
+
+
+def test_plain_gradient_descent_has_no_state_for_mode_1():
+    mesh = mesh_of(8)
+    rep = NamedSharding(mesh, P())
+
+    def step(w, x):
+        loss, grad = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w["a"] @ w["b"]) ** 2))(w)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, w, grad), loss
+
+    args = two(rep, rep)[0], along(mesh, (normal(9, 48, 96),))[0]
+    with pytest.raises(ho.ZeroError, match="beside its weights the step has no state: mode=2 keeps weights"):
+        ho.zero(jax.jit(step), mode=1, strict=True)(*args)
+    new, _ = ho.zero(jax.jit(step), mode=2, strict=True)(*args)
+    assert not new["a"].sharding.is_fully_replicated
 
 
 def test_the_report_gives_reasons_and_the_price():
@@ -190,8 +207,8 @@ def test_the_report_gives_reasons_and_the_price():
     step(*state, x)
     report = ho.report(step)
     text = str(report)
-    assert "[1]['a'] float32[96, 64] P('data',)" in text
-    assert "[2] float32[48, 96] P('data',): in shards by the script" in text
+    assert "m['a'] float32[96, 64] P('data',)" in text
+    assert "x float32[48, 96] P('data',): in shards by the script" in text
     before, taken = report.ways[0], report.ways[report.taken]
     is_slower = taken.step_s > 1.02 * before.step_s
     assert ("slower than as it was" in text) == is_slower

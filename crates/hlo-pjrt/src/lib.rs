@@ -35,6 +35,7 @@ mod plugin;
 mod rewrite;
 mod settings;
 mod signature;
+mod switch;
 mod table;
 mod tool;
 
@@ -47,5 +48,6 @@ pub use plugin::GetPjrtApi;
 pub use rewrite::Optimizer;
 pub use settings::Settings;
 pub use signature::check_signature;
+pub use switch::read_switch;
 pub use table::wrap;
 pub use tool::{Made, Route, Tool};

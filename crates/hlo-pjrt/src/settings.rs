@@ -1,6 +1,7 @@
 //! What the environment asks for.
 
 use crate::log::{Level, Log};
+use crate::switch::read_switch;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -85,12 +86,11 @@ impl Settings {
         let only = text(ONLY).unwrap_or_default();
         settings.only = only.split(',').map(str::trim).filter(|name| !name.is_empty()).map(String::from).collect();
         settings.machine = text(MACHINE);
-        let mut flag = |name: &str, value: Option<String>, default: bool| match value.as_deref() {
+        let mut flag = |name: &str, value: Option<String>, default: bool| match value.as_deref().map(read_switch) {
             None => default,
-            Some("1" | "on") => true,
-            Some("0" | "off") => false,
-            Some(other) => {
-                warnings.push(format!("{name}: expected on, off, 1 or 0, found `{other}`"));
+            Some(Ok(is_on)) => is_on,
+            Some(Err(why)) => {
+                warnings.push(format!("{name}: {why}"));
                 default
             }
         };
@@ -145,6 +145,19 @@ mod tests {
         assert!(settings.touches("jit_train_step") && settings.touches("jit_eval") && !settings.touches("jit_init"));
         assert!(of(&[]).0.touches("jit_init"));
         assert!(format!("{:?}", settings.log).contains("All"));
+    }
+
+    #[test]
+    fn switches_take_the_words_of_the_python_package() {
+        for (word, is_off) in
+            [("off", true), ("0", true), ("False", true), ("NO", true), ("yes", false), ("true", false)]
+        {
+            let (settings, warnings) = of(&[("HLO_OPT", word), ("HLO_OPT_STRICT", word)]);
+            assert!(
+                settings.is_off == is_off && settings.is_strict != is_off && warnings.is_empty(),
+                "{word}: {warnings:?}"
+            );
+        }
     }
 
     #[test]

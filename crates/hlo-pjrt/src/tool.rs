@@ -81,13 +81,19 @@ pub(crate) fn hlo_opt(settings: &Settings, proto: &[u8], route: Route) -> Result
     if !has_changed(report) {
         return Ok(Made::Same(if deed.is_empty() { "no pass changed it".into() } else { deed.into() }));
     }
-    let made = match route {
-        Route::Compile(_) | Route::Scheduled => outcome.module,
+    let totals = &report["totals"];
+    let (made, figures) = match route {
+        Route::Compile(_) => (outcome.module, figures(totals, &totals["after"])),
+        Route::Scheduled => (outcome.module, figures_as_ordered(report)),
         Route::Stage if only_combines(report) => return Ok(Made::Same("XLA combines its collectives itself".into())),
-        Route::Stage => outcome.module.run(&[("pass", ONE_BY_ONE)]).map_err(one_line)?.module,
+        Route::Stage => {
+            let apart = outcome.module.run(&[("pass", ONE_BY_ONE)]).map_err(one_line)?;
+            let of_apart: Value =
+                serde_json::from_str(&apart.report_json).map_err(|error| format!("report: {error}"))?;
+            (apart.module, figures(totals, &of_apart["modules"][0]["totals"]["after"]))
+        }
     };
     let proto = without_new_assignment(proto, made.proto().map_err(one_line)?);
-    let figures = if route == Route::Scheduled { figures_as_ordered(report) } else { figures(report) };
     Ok(Made::Other { proto, line: format!("{deed}{figures}") })
 }
 
@@ -117,17 +123,17 @@ fn only_combines(report: &Value) -> bool {
     changed.all(|pass| matches!(pass["pass"].as_str(), Some("combine-collectives" | "dce")))
 }
 
-/// `; collectives 7 -> 1, sending 4687949 -> 4687949 bytes; 89.0 -> 80.2 µs predicted for 8 x h200, one switch`.
-fn figures(report: &Value) -> String {
-    let totals = &report["totals"];
+/// `; collectives 7 -> 9, sending 4687949 -> 4687949 bytes; 89.0 -> 80.2 µs predicted for 8 x h200, one switch`: the collectives and bytes
+/// of the program as it came and of the one that is handed on, and the times that the passes compared.
+fn figures(totals: &Value, handed_on: &Value) -> String {
     let mut out = String::new();
-    let counted = |when: &str| {
-        let kinds = totals[when]["collectives"].as_object().into_iter().flatten();
+    let counted = |of: &Value| {
+        let kinds = of["collectives"].as_object().into_iter().flatten();
         kinds.filter_map(|(_, n)| n.as_f64()).sum::<f64>()
     };
-    let sent = |when: &str| totals[when]["sent_bytes"].as_f64();
-    if let (Some(before), Some(after)) = (sent("before"), sent("after")) {
-        let (n_before, n_after) = (counted("before"), counted("after"));
+    let came = &totals["before"];
+    if let (Some(before), Some(after)) = (came["sent_bytes"].as_f64(), handed_on["sent_bytes"].as_f64()) {
+        let (n_before, n_after) = (counted(came), counted(handed_on));
         let _ = write!(out, "; collectives {n_before} -> {n_after}, sending {before:.0} -> {after:.0} bytes");
     }
     let time = |when: &str| totals[when]["time"]["critical_path_s"].as_f64().map(|seconds| seconds * 1e6);

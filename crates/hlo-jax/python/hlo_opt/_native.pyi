@@ -12,6 +12,15 @@ def run(args: Sequence[str], stdin: bytes) -> tuple[int, bytes, str]:
 def main(args: Sequence[str]) -> int:
     """The program `hlo-opt` on the streams of this process; its exit code."""
 
+def machine_names() -> list[str]:
+    """The names of machines."""
+
+def pipeline_names() -> tuple[list[str], list[str]]:
+    """The names of presets, and those of passes."""
+
+def python_words(text: str) -> str:
+    """A message of the command line as Python says it."""
+
 class HloError(ValueError):
     """A module that is not valid, or work on it that cannot be done."""
 
@@ -180,4 +189,5 @@ def transform_module(module: bytes) -> bytes | None: ...
 def module_failed(name: str, why: str) -> None: ...
 def module_left(name: str, why: str) -> None: ...
 def unhook() -> None: ...
+def is_switched_on(name: str, text: str) -> bool: ...
 def hook_lines() -> list[tuple[str, str]]: ...

@@ -40,6 +40,7 @@ from typing import Any, Literal
 import numpy as np
 from hlo_opt import _native
 from hlo_opt._native import Collective, Computation, UsageError
+from hlo_opt.arguments import checked_count, checked_deadline, checks_names
 from hlo_opt.arrays import from_native, to_native
 
 __all__ = ["Finding", "LiveBuffer", "Memory", "Module", "Report"]
@@ -155,6 +156,7 @@ class Module:
         self._native = native
 
     @classmethod
+    @checks_names
     def parse(
         cls,
         content: str | bytes | bytearray | memoryview,
@@ -180,11 +182,14 @@ class Module:
           |
           = help: the nearest opcode is `parameter`
         """
-        # Of a number, `bytes` alone would make so many zeros.
+        if not isinstance(content, str | bytes | bytearray | memoryview):
+            found = f"a value of type {type(content).__name__}"
+            raise TypeError(f"content: expected HLO text or the bytes of a proto, found {found}")
         held = content.encode() if isinstance(content, str) else bytes(memoryview(content))
         return cls(_native.Module.parse(held, _counts(num_partitions, num_replicas)))
 
     @classmethod
+    @checks_names
     def read(
         cls,
         path: str | os.PathLike[str],
@@ -251,15 +256,17 @@ class Module:
         `unknown_trip_count` is how often a loop is taken to run where the module does not say; `Collective.runs_basis`
         says where a number rests on it.
         """
-        return self._native.collectives(unknown_trip_count)
+        expected = "how often a loop runs, a whole number from 0 on"
+        return self._native.collectives(checked_count("unknown_trip_count", unknown_trip_count, expected))
 
     def memory(self, *, top: int = 20) -> Memory:
         """The memory of one device in one run, with the `top` largest buffers of the peak."""
-        facts = json.loads(self._native.memory_json(top))
+        facts = json.loads(self._native.memory_json(checked_count("top", top, "a number of buffers, from 0 on")))
         live = facts.pop("live_at_peak")
         buffers = tuple(LiveBuffer(**{**buffer, "index": tuple(buffer["index"])}) for buffer in live)
         return Memory(**{**facts, "peak_at": tuple(facts["peak_at"]), "live_at_peak": buffers})
 
+    @checks_names
     def run(
         self,
         passes: str | None = None,
@@ -272,9 +279,9 @@ class Module:
     ) -> tuple[Module, Report]:
         """Runs a preset, then passes, on a copy: the new module and what was done.
 
-        The options are those of the command line: `passes` is a pipeline as `--pass` takes it, such as `"cse,dce"`;
-        `hlo-opt --list-passes` has the names. Raises `UsageError` for a wrong option, `HloError` where a pass fails or
-        the passes take longer than `timeout_s`.
+        `passes` is a pipeline such as `"cse,dce"` or `"shard-weight-update{min-bytes=4KiB}"`, and `preset` a preset with
+        its options; `hlo-opt --list-passes` has the names of both. Raises `UsageError` for a wrong option, `HloError`
+        where a pass fails or the passes take longer than `timeout_s`.
 
         >>> module = Module.parse("HloModule m\\nENTRY e {\\n a = f32[2] parameter(0)\\n b = f32[2] negate(a)\\n"
         ...                       " ROOT c = f32[2] abs(a)\\n}")
@@ -284,7 +291,7 @@ class Module:
         >>> module.run("dcee")
         Traceback (most recent call last):
             ...
-        hlo_opt.UsageError: --pass: unknown pass: `dcee`, did you mean `dce`?
+        hlo_opt.UsageError: passes: unknown pass: `dcee`, did you mean `dce`?
         """
         if passes is None and preset is None:
             raise UsageError("expected passes or a preset, found neither")
@@ -295,7 +302,7 @@ class Module:
                 "machine": machine,
                 "device": device,
                 "replicated-params": replicated_params,
-                "timeout": None if timeout_s is None else repr(float(timeout_s)),
+                "timeout": None if timeout_s is None else repr(checked_deadline(timeout_s, "timeout_s")),
             }
         )
         native, summary, report, made = self._native.run(options)
@@ -310,6 +317,7 @@ class Module:
         """The bytes of an HloModuleProto. It has no counts of devices: XLA keeps them elsewhere."""
         return self._native.proto()
 
+    @checks_names
     def evaluate(
         self,
         arrays: Sequence[Any] | Sequence[Sequence[Any]],
@@ -334,6 +342,12 @@ class Module:
             ...
         hlo_opt.HloError: error[evaluation]: <module>: input 0 on device 0: expected s32[2], found f64[2]
         """
+        if isinstance(arrays, np.ndarray) or not isinstance(arrays, Sequence):
+            found = f"a value of type {type(arrays).__name__}"
+            raise TypeError(f"arrays: expected a list of arrays, found {found}; write [array]")
+        timeout_s = checked_deadline(timeout_s, "timeout_s")
+        if max_steps is not None:
+            max_steps = checked_count("max_steps", max_steps, "a positive number of steps", least=1)
         n_lists = sum(isinstance(one, (list, tuple)) for one in arrays)
         if n_lists not in (0, len(arrays)):
             raise UsageError("arrays: expected arrays for all devices, or a list of arrays for each, found both")
@@ -343,6 +357,7 @@ class Module:
         computed = self._native.evaluate(given, is_for_all, max_steps, timeout_s)
         return [[from_native(*array) for array in one] for one in computed]
 
+    @checks_names
     def audit(
         self,
         *,
@@ -360,8 +375,8 @@ class Module:
         """
         options = _options(
             {
-                "deny": deny if isinstance(deny, str) else ",".join(deny),
-                "allow": allow if isinstance(allow, str) else ",".join(allow),
+                "deny": _checks("deny", deny),
+                "allow": _checks("allow", allow),
                 "machine": machine,
                 "device": device,
                 "replicated-params": replicated_params,
@@ -376,13 +391,27 @@ class Module:
 
 def _counts(num_partitions: int | None, num_replicas: int | None) -> list[tuple[str, str]]:
     """The options about devices."""
-    said = {"num-partitions": num_partitions, "num-replicas": num_replicas}
-    return [(name, str(int(count))) for name, count in said.items() if count is not None]
+    said = {"num_partitions": num_partitions, "num_replicas": num_replicas}
+    count = lambda name, number: str(checked_count(name, number, "a positive number of devices", least=1))
+    return [(name.replace("_", "-"), count(name, number)) for name, number in said.items() if number is not None]
 
 
 def _options(said: Mapping[str, str | None]) -> list[tuple[str, str]]:
     """The options that something is said of."""
+    for name, value in said.items():
+        if value is not None and not isinstance(value, str):
+            called = {"pass": "passes"}.get(name, name.replace("-", "_"))
+            raise TypeError(f"{called}: expected a string, found {value!r} of type {type(value).__name__}")
     return [(name, value) for name, value in said.items() if value]
+
+
+def _checks(name: str, checks: Any) -> str:
+    """The names of checks, with commas between."""
+    if isinstance(checks, str):
+        return checks
+    if not isinstance(checks, Sequence) or not all(isinstance(check, str) for check in checks):
+        raise TypeError(f"{name}: expected the name of a check or a list of names, found {checks!r}")
+    return ",".join(checks)
 
 
 def _finding(fact: dict[str, Any]) -> Finding:

@@ -1,6 +1,7 @@
 //! Failures as Python exceptions.
 
 use crate::tool::on_own_stack;
+use crate::words::python_words;
 use hlo_opt::Failure;
 use pyo3::create_exception;
 use pyo3::exceptions::PyValueError;
@@ -16,9 +17,8 @@ create_exception!(hlo_opt, UsageError, PyValueError, "An option that cannot be r
 pub(super) fn work<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, Failure> + Send) -> PyResult<T> {
     match py.detach(|| on_own_stack(work)) {
         Ok(outcome) => outcome.map_err(|failure| match failure {
-            Failure::Usage(text) => UsageError::new_err(text),
-            Failure::File(text) => HloError::new_err(text),
-            Failure::Diagnostics(text) => HloError::new_err(text.trim_end().to_string()),
+            Failure::Usage(text) => UsageError::new_err(python_words(&text)),
+            Failure::File(text) | Failure::Diagnostics(text) => HloError::new_err(python_words(&text)),
         }),
         Err(panic) => Err(HloError::new_err(panic)),
     }

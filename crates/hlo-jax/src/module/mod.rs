@@ -8,6 +8,7 @@ mod errors;
 mod instruction_text;
 mod parts;
 
+use crate::words::python_summary;
 use arrays::{Computed, Given};
 use collectives::Collective;
 use errors::{HloError, UsageError, work};
@@ -127,7 +128,12 @@ impl ModuleObject {
             }
         };
         let files = files.into_iter().map(|(name, file)| Ok((name, object(file)?)));
-        Ok((of_module(module, self.notes.clone()), summary, report_json, files.collect::<PyResult<_>>()?))
+        Ok((
+            of_module(module, self.notes.clone()),
+            python_summary(&summary),
+            report_json,
+            files.collect::<PyResult<_>>()?,
+        ))
     }
 
     /// The module as text in the form `auto`, `long` or `short`.

@@ -7,9 +7,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from hlo_opt.arguments import checked_bytes, checked_deadline, checked_flag, checked_number, checks_names
 from hlo_opt.jax.held import around, jitted_of
 from hlo_opt.jax.partition import Options, PartitionError, PartitionStep
-from hlo_opt.jax.sharding import check_deadline, check_machine, checked_memory_limit
+from hlo_opt.jax.sharding import checked_machine
+from hlo_opt.jax.switch import is_switched_off
 from hlo_opt.jax.wrapped import check_version
 from jax.sharding import Mesh, NamedSharding
 
@@ -28,8 +30,13 @@ class AutoStep(PartitionStep):
         ``out_shardings``: what the plan decided, to print, to keep, or to use without this package.
 
         The arguments may be ``jax.ShapeDtypeStruct``. Arguments that the step does not read are whole.
+
+        Raises:
+            PartitionError: the step runs as it was, so that no plan says how anything is cut.
         """
         plan = self.plan(*args, **kwargs)
+        if plan.declined is not None:
+            raise PartitionError(f"no shardings: {plan.declined}")
         step, sharded = plan.partitioned, plan.sharded
         whole = NamedSharding(sharded.mesh, jax.sharding.PartitionSpec())
         of_arguments = [whole] * len(step.avals)
@@ -40,12 +47,13 @@ class AutoStep(PartitionStep):
         return given[0], jax.tree.unflatten(step.out_tree, sharded.output_shardings)
 
 
+@checks_names
 def auto(
     step: Callable[..., Any],
     *,
     devices: Sequence[jax.Device] | None = None,
     machine: str | None = None,
-    memory_limit: int | None = None,
+    memory_limit: int | float | str | None = None,
     effort: float | None = None,
     deadline_s: float | None = None,
     strict: bool = False,
@@ -60,9 +68,10 @@ def auto(
     Args:
         step: what ``jax.jit``, ``nnx.jit`` or ``equinox.filter_jit`` returned, without shardings.
         devices: those of the process if not given.
-        machine: what times are modelled for, as ``--machine`` takes it: ``"h100"``, or with the number of nodes over
-            which the devices are spread, ``"h200:4"``.
-        memory_limit: bytes that a device has for the step, arguments included; no limit if not given.
+        machine: what times are predicted for: ``"h100"``, or ``"h200:4"`` with the number of nodes over which the devices
+            are spread.
+        memory_limit: the memory that a device has for the step, arguments included, in bytes (``60e9``) or with a unit
+            (``"60GB"``, ``"60GiB"``); no limit if not given.
         effort: how long the search goes on, in billions of counted steps; 1 if not given. The same effort gives the same
             plan.
         deadline_s: seconds that the search and the passes may take; no limit if not given.
@@ -70,19 +79,25 @@ def auto(
 
     Returns:
         A function that is called as ``step`` is. Arguments are brought to the devices at the first call; results stay cut
-        and are ordinary arrays. Where no plan is found, the step runs as it was, with a warning.
+        and are ordinary arrays. Where no plan is found, or none is faster than every device repeating the whole step,
+        the step runs as it was, with a warning.
+
+    Raises:
+        TypeError: an argument has a wrong type.
+        ValueError: an argument has a wrong value, there are fewer than two devices, or ``HLO_OPT`` in the environment
+            is no switch.
     """
     jitted = jitted_of(step, AutoStep.maker)
-    memory_limit = checked_memory_limit(memory_limit)
-    if effort is not None and not effort > 0:
-        raise ValueError(f"effort: expected a positive number, found {effort!r}")
-    if machine is not None:
-        check_machine(machine)
-    check_deadline(deadline_s)
+    memory_limit = checked_bytes("memory_limit", memory_limit)
+    if effort is not None:
+        expected = "a positive number of billions of counted steps"
+        effort = checked_number("effort", effort, expected, lambda billions: billions > 0)
+    machine, deadline_s, strict = checked_machine(machine), checked_deadline(deadline_s), checked_flag("strict", strict)
+    is_switched_off()
     check_version(AutoStep.maker, PartitionError, strict)
-    found = list(jax.devices() if devices is None else devices)
+    found = _devices(devices)
     if len(found) < 2:
-        raise ValueError(f"auto: expected two devices or more, found {len(found)}")
+        raise ValueError(f"devices: expected two or more, found {len(found)}; a step of one device has nothing to cut")
     sizes = _primes(len(found))
     mesh = Mesh(np.array(found).reshape(sizes), [f"axis{number}" for number in range(len(sizes))])
     words = [f"devices={len(found)}", "even=ends"]
@@ -91,8 +106,36 @@ def auto(
     if effort is not None:
         words.append(f"effort={effort}")
     search = f"auto-parallel{{{','.join(words)}}}"
-    options = Options(mesh, (), None, (), None, machine, None, 1.0, deadline_s, strict, search)
+    options = Options(
+        mesh=mesh,
+        rules=(),
+        layout=None,
+        names=(),
+        strategies=None,
+        machine=machine,
+        most_memory=None,
+        most_bytes=1.0,
+        deadline_s=deadline_s,
+        strict=strict,
+        search=search,
+    )
     return around(step, AutoStep(jitted, options))
+
+
+def _devices(devices: Any) -> list[jax.Device]:
+    """The devices that the user named, or those of the process."""
+    if devices is None:
+        return jax.devices()
+    if isinstance(devices, Mesh):
+        raise TypeError("devices: expected a sequence of devices, found a mesh; pass mesh.devices.flat")
+    try:
+        found = list(devices)
+    except TypeError:
+        raise TypeError(f"devices: expected a sequence of jax.Device, found {devices!r}") from None
+    others = [device for device in found if not hasattr(device, "platform")]
+    if others:
+        raise TypeError(f"devices: expected a sequence of jax.Device, found {others[0]!r} in it")
+    return found
 
 
 def _primes(number: int) -> list[int]:

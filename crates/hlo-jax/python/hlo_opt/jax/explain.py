@@ -9,11 +9,13 @@ import tempfile
 
 from hlo_opt import _native
 from hlo_opt.jax.held import HeldStep, expect_step
+from hlo_opt.jax.pairs import state_pairs
 from hlo_opt.jax.partition import PartitionStep
 from hlo_opt.jax.partitioned import local_shape, physical
 from hlo_opt.jax.plan import Plan
-from hlo_opt.jax.sharding import EQUAL_TIMES, Way, seconds, state_pairs
-from hlo_opt.jax.wrapped import WrappedStep, is_off
+from hlo_opt.jax.sharding import EQUAL_TIMES, Way, seconds
+from hlo_opt.jax.switch import why_off
+from hlo_opt.jax.wrapped import WrappedStep
 
 #: Of a long list so many lines are printed.
 MOST_LINES = 24
@@ -34,7 +36,7 @@ class Report:
     def __init__(self, step: WrappedStep, plan: Plan | None) -> None:
         self._name, self._plan = step.__name__, plan
         self._is_partitioned = isinstance(step, PartitionStep)
-        self.declined = f"{step.maker} is off (HLO_OPT, or a setting of JAX)" if plan is None else plan.declined
+        self.declined = f"{step.maker} is off: {why_off()}" if plan is None else plan.declined
         sharded = plan.sharded if plan is not None else None
         self.ways: list[Way] = sharded.ways if sharded else []
         self.taken = sharded.taken if sharded else 0
@@ -86,6 +88,9 @@ class Report:
             sizes = [way.peak_bytes / 2**20, way.argument_bytes / 2**20, way.sent_bytes / 2**20]
             cells = "".join(f" {size:>13.2f}" for size in sizes)
             lines.append(f"{'*' if number == self.taken else ' '} {way.mode:<9} {seconds(way.step_s):>12}{cells}")
+        if sharded.failure_of_xla is not None:
+            failed = "  XLA's partitioner failed, so that there is nothing to compare with"
+            lines.append(f"{failed}: {sharded.failure_of_xla}")
         lines.append("arguments:")
         large = [n for n in range(len(step.kept)) if self._bytes(n) >= 1024]
         lines += _some([f"  {step.describe(n)}" for n in large])
@@ -139,6 +144,8 @@ class Report:
 
     def _why_left(self, number: int) -> str:
         step = self._plan.partitioned
+        if step.kept[number] in step.placed:
+            return "it comes on no device, and is put there in shards"
         if any(axes is not None for axes in step.param_specs[number]):
             return "in shards by the script"
         n_devices = step.mesh.devices.size
@@ -152,7 +159,9 @@ class Report:
         if any(number in way.cut for way in self.ways):
             return f"whole in mode {self.ways[self.taken].mode}"
         if number not in {param for param, _ in state_pairs(step)}:
-            return "no output has its name, shape and dtype, so it is no state"
+            return "no result has its path, shape and dtype, so that it is taken for an input"
+        if self.ways[self.taken].mode == 1:
+            return "whole in mode 1, as no optimizer state"
         return "see shard-weight-update on the page, .save(path)"
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -198,16 +207,16 @@ def _some(lines: list[str]) -> list[str]:
 
 
 def report(step: WrappedStep | HeldStep) -> Report:
-    """What the last call of a step by :func:`hlo_opt.jax.zero` or :func:`hlo_opt.jax.partition` did: the ways that were
-    compared, and how each leaf is cut.
+    """What the last call of a step by ``zero``, ``partition`` or ``auto`` did: the ways that were compared, and how each
+    argument is cut.
 
     Raises:
-        TypeError: the step is not one by ``zero`` or ``partition``.
-        ValueError: there was no call yet.
+        TypeError: the step is not one of these.
+        ValueError: there was no call yet, or ``HLO_OPT`` in the environment is no switch.
     """
     step = expect_step(step)
-    if is_off():
+    if why_off():
         return Report(step, None)
     if step.last_plan is None:
-        raise ValueError("expected a call of the step before: nothing is known yet")
+        raise ValueError(f"report: expected a call of {step.__name__} before, found none: the first call compiles it")
     return Report(step, step.last_plan)

@@ -64,7 +64,9 @@ class HeldStep:
             raise AttributeError(name)
         if hasattr(self.inner, name) and not hasattr(self._step, name):
             kind = type(self.unwrapped).__name__
-            raise AttributeError(f"{name}: a step of {kind} takes modules; `.inner`, the jitted function in it, has {name}")
+            raise AttributeError(
+                f"{name}: a step of {kind} takes modules; `.inner`, the jitted function in it, has {name}"
+            )
         return getattr(self._step, name)
 
     def __repr__(self) -> str:
@@ -101,7 +103,8 @@ def expect_step(step: Any) -> WrappedStep:
     """
     inner = step.inner if isinstance(step, HeldStep) else step
     if not isinstance(inner, WrappedStep):
-        raise TypeError(f"expected what hlo_opt.jax.zero or partition returned, found {type(step).__name__}")
+        found = f"{step!r} of type {type(step).__name__}"
+        raise TypeError(f"expected a step by hlo_opt.jax.zero, partition or auto, found {found}")
     return inner
 
 

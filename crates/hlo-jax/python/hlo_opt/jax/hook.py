@@ -3,7 +3,6 @@ partitioned."""
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Sequence
@@ -11,9 +10,12 @@ from typing import Any
 
 import jax
 from hlo_opt import _native
+from hlo_opt.arguments import checked_deadline, checked_flag, checked_text, checks_names, nearest
 from hlo_opt.jax import private
 from hlo_opt.jax.partitioned import Declined, dumped_module
-from hlo_opt.jax.sharding import check_machine
+from hlo_opt.jax.sharding import checked_machine
+from hlo_opt.jax.switch import VARIABLE, is_switched_off
+from hlo_opt.jax.words import python_words, sentence
 
 #: The first version of jaxlib that keeps what a program donates when a hook has changed it.
 KEEPS_ALIASES = (0, 11)
@@ -28,24 +30,37 @@ class HookError(RuntimeError):
     """Nothing could be enabled, and why."""
 
 
+#: Why nothing goes through hlo-opt; empty while it does.
+_note = "nothing is enabled"
+
+
 class Hooked:
-    """What the hook has said since :func:`enable`: a line for each program that it changed or failed on.
+    """What the hook has said since :func:`enable`: a line for each program of several devices that XLA compiled.
 
     Attributes:
-        lines: level (``"warning"``, ``"change"``, or ``"left"`` for programs that stayed as they were) and text.
+        lines: level (``"change"``, ``"left"`` for programs that stayed as they were, ``"warning"`` for failures) and
+            text.
+        note: why nothing goes through hlo-opt now; empty while it does.
     """
 
-    def __init__(self, lines: list[tuple[str, str]]) -> None:
+    def __init__(self, lines: list[tuple[str, str]], note: str = "") -> None:
         self.lines = lines
+        self.note = note
 
     def __str__(self) -> str:
-        of = {level: [text for found, text in self.lines if found == level] for level in ("change", "warning", "left")}
-        counts = f"{len(of['change'])} programs changed, {len(of['left'])} left, {len(of['warning'])} failures"
-        return "\n".join([counts, *of["change"], *(f"warning: {text}" for text in of["warning"])])
+        of = {level: [text for found, text in self.lines if found == level] for level in ("change", "left", "warning")}
+        counts = [(len(of["change"]), "changed"), (len(of["left"]), "left"), (len(of["warning"]), "failed")]
+        said = ", ".join(f"{number} {what}" for number, what in counts)
+        lines = [self.note] if self.note else []
+        lines.append(f"programs of several devices: {said}")
+        lines += [f"{text}" for text in of["change"]]
+        lines += [f"left: {text}" for text in of["left"]]
+        return "\n".join([*lines, *(f"failed: {text}" for text in of["warning"])])
 
     __repr__ = __str__
 
 
+@checks_names
 def enable(
     pipeline: str = "data-parallel",
     *,
@@ -68,22 +83,26 @@ def enable(
     Args:
         pipeline: a preset or a list of passes, with options, as the command line takes them.
         only: names of jitted functions that are touched; all if none is given.
-        machine: what times are predicted for: ``"h100"``, ``"h200:4"``, as ``--machine`` takes it.
+        machine: what times are predicted for: ``"h100"``, or ``"h200:4"`` with the number of nodes over which the devices
+            are spread.
         schedule: also order anew what XLA has scheduled (``schedule-collectives``), where a shorter step is predicted and no
             more memory is taken: collectives run beside more of the other work. On GPUs only; no GPU has run it yet.
         strict: what goes wrong is an error of the compile, not a warning on stderr and the program as it was.
         deadline_s: seconds that one program may take.
 
     Raises:
-        ValueError: there is no such pipeline or machine.
+        TypeError: an argument has a wrong type.
+        ValueError: there is no such pipeline or machine, or ``HLO_OPT`` in the environment is no switch.
         HookError: a plugin for GPUs takes no hook; or another process of this run does not enable the same: of several
             processes, which share programs, all have to call this.
     """
-    _check_pipeline(pipeline)
-    if machine is not None:
-        check_machine(machine)
-    names = [only] if isinstance(only, str) else list(only or ())
-    is_off = os.environ.get("HLO_OPT", "").lower() == "off"
+    global _note
+    pipeline, names, machine = _checked_pipeline(pipeline), _names(only), checked_machine(machine)
+    schedule, strict = checked_flag("schedule", schedule), checked_flag("strict", strict)
+    if deadline_s is None:
+        raise TypeError("deadline_s: expected a positive number of seconds, found None; there is always a limit here")
+    deadline_s = checked_deadline(deadline_s)
+    is_off = is_switched_off()
     said = (_native.__version__, pipeline, names, machine, schedule, strict, deadline_s)
     others = private.disagreeing_processes("enable", "off" if is_off else repr(said), _WAIT_S)
     if others:
@@ -92,28 +111,32 @@ def enable(
         # What was enabled before is not what is asked for now.
         _native.hook([], pipeline, names, machine, deadline_s, (strict, True, False))
         disable()
+        _note = f"nothing is enabled: {VARIABLE} was off in the environment when enable was called"
         return
     keeps_aliases = tuple(map(int, re.findall(r"\d+", jax.lib.__version__)[:2])) >= KEEPS_ALIASES
     plugins = list(private.pjrt_plugins().items())
     try:
-        _native.hook(plugins, pipeline, names, machine, deadline_s, (strict, keeps_aliases, bool(schedule)))
+        _native.hook(plugins, pipeline, names, machine, deadline_s, (strict, keeps_aliases, schedule))
     except RuntimeError as error:
         raise HookError(str(error)) from None
     private.intercept_cpu_compiles(_compile_changed)
-    settings = (pipeline, tuple(names), machine, bool(schedule))
+    settings = (pipeline, tuple(names), machine, schedule)
     private.set_cache_salt(f"hlo-opt {_native.__version__} {settings}")
+    _note = ""
 
 
 def disable() -> None:
     """Programs that are compiled from now on stay as they are; those that were compiled stay as they became."""
+    global _note
     _native.unhook()
+    _note = "nothing is enabled"
     private.intercept_cpu_compiles(None)
     private.set_cache_salt("")
 
 
 def hooked() -> Hooked:
-    """What the hook has said since it was enabled."""
-    return Hooked(_native.hook_lines())
+    """What the hook has said since :func:`enable` was called last; it stays after :func:`disable`."""
+    return Hooked(_native.hook_lines(), _note)
 
 
 def _compile_changed(program: private.Compile) -> Any | None:
@@ -125,7 +148,7 @@ def _compile_changed(program: private.Compile) -> Any | None:
         return None
     except Exception as error:
         _raise_interrupt(error)
-        _native.module_failed(program.name, f"XLA's partitioner: {error}")
+        _native.module_failed(program.name, f"XLA's partitioner: {sentence(error)}")
         return None
     made = _native.transform_module(module)
     if made is None:
@@ -134,7 +157,7 @@ def _compile_changed(program: private.Compile) -> Any | None:
         return program.finish(private.stablehlo_of(made))
     except Exception as error:
         _raise_interrupt(error)
-        _native.module_failed(program.name, f"XLA did not compile what was made of it: {error}")
+        _native.module_failed(program.name, f"XLA did not compile what was made of it: {sentence(error)}")
         return None
 
 
@@ -144,14 +167,34 @@ def _raise_interrupt(error: Exception) -> None:
         raise KeyboardInterrupt from error
 
 
-def _check_pipeline(pipeline: str) -> None:
-    """Raises a ValueError where this is neither a preset nor a list of passes."""
-    name = pipeline.split("{")[0]
-    for kind in ("--preset", "--pass"):
-        with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
-            code, _, said = _native.run([kind, pipeline, "-o", folder, "-q", "-"], _NOTHING)
-        is_other = f"found `{name}`" in said or "expected one preset" in said
-        if code == 2 and (kind == "--pass" or not is_other):
-            raise ValueError(f"pipeline: {said.strip().splitlines()[0].removeprefix('error: ')}")
-        if code != 2:
-            return
+def _names(only: Any) -> list[str]:
+    """The names of jitted functions that the user gave."""
+    names = [only] if isinstance(only, str) else only if only is not None else []
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
+        raise TypeError(f"only: expected the name of a jitted function, or a list of names, found {only!r}")
+    return list(names)
+
+
+def _checked_pipeline(pipeline: Any) -> str:
+    """Returns a preset or a list of passes.
+
+    Raises:
+        TypeError: it is no string.
+        ValueError: it is neither, and what it may have meant.
+    """
+    expected = "a preset (such as 'data-parallel') or passes (such as 'cse,dce')"
+    if checked_text("pipeline", pipeline, expected) is None:
+        raise TypeError(f"pipeline: expected {expected}, found None")
+    presets, passes = _native.pipeline_names()
+    name = pipeline.partition("{")[0].strip()
+    if "," not in name and name not in presets and name.replace("_", "-") not in passes:
+        raise ValueError(
+            f"pipeline: expected a preset ({', '.join(presets)}) or a list of passes, found {name!r}"
+            f"{nearest(name, [*presets, *passes])}"
+        )
+    kind = "--preset" if name in presets else "--pass"
+    with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
+        code, _, said = _native.run([kind, pipeline, "-o", folder, "-q", "-"], _NOTHING)
+    if code == 2:
+        raise ValueError(f"pipeline: {python_words(said).removeprefix('passes: ').removeprefix('preset: ')}")
+    return pipeline

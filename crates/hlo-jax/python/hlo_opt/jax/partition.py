@@ -11,10 +11,24 @@ from typing import Any
 import jax
 from hlo_opt import HloError, Module
 from hlo_opt._native import UsageError
+from hlo_opt.arguments import checked_deadline, checked_file, checked_flag, checked_number, checks_names
 from hlo_opt.jax import layout as layouts
 from hlo_opt.jax.held import around, jitted_of
-from hlo_opt.jax.partitioned import Declined, Partitioned, partition_by_xla, physical
-from hlo_opt.jax.sharding import EQUAL_TIMES, SEPARATE, Sharded, Way, check_deadline, check_machine, seconds
+from hlo_opt.jax.names import argument_namer, by_place
+from hlo_opt.jax.partition_options import Options, check_alone, checked_layout, checked_rules
+from hlo_opt.jax.partitioned import (
+    Declined,
+    Lowered,
+    Partitioned,
+    lower,
+    module_of_all,
+    module_of_xla,
+    partitioned_as,
+    physical,
+)
+from hlo_opt.jax.sharding import EQUAL_TIMES, SEPARATE, Sharded, Way, check_nodes, checked_machine, seconds
+from hlo_opt.jax.switch import is_switched_off
+from hlo_opt.jax.words import python_words, sentence
 from hlo_opt.jax.wrapped import WrappedStep, check_version
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -28,24 +42,6 @@ MOST_MEMORY = 1.25
 
 class PartitionError(RuntimeError):
     """A step could not be taken over, with ``strict=True``."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """What :func:`partition` was asked for."""
-
-    mesh: Mesh | None
-    rules: Sequence[tuple[re.Pattern[str], PartitionSpec]]
-    layout: dict[str, str] | None
-    names: Sequence[tuple[str, re.Pattern[str], int]]
-    strategies: str | None
-    machine: str | None
-    most_memory: float | None
-    most_bytes: float
-    deadline_s: float | None
-    strict: bool
-    #: A preset that decides how arguments come.
-    search: str | None = None
 
 
 class PartitionStep(WrappedStep):
@@ -62,8 +58,10 @@ class PartitionStep(WrappedStep):
     def take_over(self, args: tuple, kwargs: dict) -> tuple[Partitioned, Sharded]:
         """The step as hlo-opt partitions it."""
         args, kwargs = self._annotated(args, kwargs)
-        by_xla, whole = partition_by_xla(self.unwrapped, args, kwargs)
-        return _own(by_xla, whole, self._options)
+        lowered = lower(self.unwrapped, args, kwargs)
+        check_nodes(self._options.machine, lowered.mesh.devices.size)
+        of_xla = _by_xla(lowered, self.__name__, self._options.machine)
+        return _own(lowered, module_of_all(lowered), of_xla, self._options)
 
     def _annotated(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """The arguments with the shardings that rules give them."""
@@ -75,10 +73,12 @@ class PartitionStep(WrappedStep):
             # What cuts the program says how the arguments come; until then they are whole.
             rules = [(re.compile(""), PartitionSpec())]
 
+        name_of = argument_namer(self.unwrapped)
+
         def annotated(path: Any, leaf: Any) -> Any:
-            # The first part of the path says whether it is an argument by place or by keyword.
-            name = jax.tree_util.keystr(path[1:])
-            spec = next((spec for pattern, spec in rules if pattern.search(name)), None)
+            name = name_of(path)
+            is_meant = lambda pattern: pattern.search(name) or pattern.search(by_place(path))
+            spec = next((spec for pattern, spec in rules if is_meant(pattern)), None)
             if spec is None or not hasattr(leaf, "shape"):
                 return leaf
             if len(spec) > len(leaf.shape):
@@ -89,6 +89,7 @@ class PartitionStep(WrappedStep):
         return jax.tree.map_with_path(annotated, (args, kwargs))
 
 
+@checks_names
 def partition(
     step: Callable[..., Any],
     *,
@@ -113,16 +114,17 @@ def partition(
         step: what ``jax.jit``, ``nnx.jit`` or ``equinox.filter_jit`` returned.
         mesh: the devices that ``rules`` are about.
         rules: pairs of a regular expression and a ``PartitionSpec``: an argument takes the spec of the first expression
-            that is found in its path, such as ``[0]['dense']['kernel']``. An argument that none fits stays as it comes.
+            that is found in its name, such as ``params['dense']['kernel']``, or in its path by place, such as
+            ``[0]['dense']['kernel']``. An argument that none fits stays as it comes.
         layout: how named dims lie on the axes of ``mesh``, as Mesh-TensorFlow has it, such as
             ``{"batch": "data", "hidden": "model"}``. All other dims stay whole. It decides all that the step says of
             shardings; ``names`` say what is called so.
-        names: triples of a name, a regular expression and a dim: an argument in whose path the expression is found has
-            the name there. One argument is enough for all dims that the step ties to it.
+        names: triples of a name, a regular expression and a dim: an argument in whose name or path the expression is
+            found has the name there. One argument is enough for all dims that the step ties to it.
         strategies: a TOML file of strategies for operators, as MindSpore has them, which spread over all others
             (``propagate-strategies`` of the command line; ``search-strategies{write=true}`` finds some).
-        machine: what times are predicted for, as ``--machine`` takes it: ``"h100"``, or with the number of nodes over
-            which the devices are spread, ``"h200:4"``.
+        machine: what times are predicted for: ``"h100"``, or ``"h200:4"`` with the number of nodes over which the devices
+            are spread.
         most_memory: how many times the memory of the plainest program a faster one may need; 1.25 if not given.
         most_bytes: how many times the bytes that XLA's program sends a faster one may send. Where none that is faster
             sends so few, the fastest is taken.
@@ -132,57 +134,66 @@ def partition(
     Returns:
         A function that is called as ``step`` is. Where it cannot take the step over, or XLA's own program is predicted
         to be faster, the step runs as it was, with a warning.
+
+    Raises:
+        TypeError: an argument has a wrong type.
+        ValueError: an argument has a wrong value, or ``HLO_OPT`` in the environment is no switch.
     """
     jitted = jitted_of(step, PartitionStep.maker)
-    if rules and mesh is None:
-        raise ValueError("rules: expected a mesh whose axes they name, found mesh=None")
-    read = []
-    for rule in rules:
-        if not (isinstance(rule, tuple) and len(rule) == 2 and isinstance(rule[1], PartitionSpec)):
-            raise ValueError(f"rules: expected pairs of an expression and a PartitionSpec, found {rule!r}")
-        try:
-            read.append((re.compile(rule[0]), rule[1]))
-        except (re.error, TypeError) as error:
-            raise ValueError(f"rules: expected a regular expression, found {rule[0]!r}: {error}") from None
-        NamedSharding(mesh, rule[1])
-    ways = [given is not None for given in (layout, strategies)] + [bool(rules)]
-    if sum(ways) > 1:
-        raise ValueError("partition: expected one of rules, layout and strategies, found several")
-    if any(ways[:2]) and mesh is None:
-        raise ValueError("layout and strategies: expected the mesh of the devices, found mesh=None")
-    if names and layout is None:
-        raise ValueError("names: expected a layout that speaks of them, found layout=None")
-    called = [(name, re.compile(pattern), dim) for name, pattern, dim in names]
-    known = sorted({name for name, _, _ in called})
-    for name, axis in (layout or {}).items():
-        if axis not in mesh.shape:
-            raise ValueError(f"layout: expected an axis of the mesh {dict(mesh.shape)} for {name!r}, found {axis!r}")
-        if name not in known:
-            raise ValueError(f"layout: expected {name!r} among the names, found {known}")
-    if most_memory is not None and not most_memory >= 1:
-        raise ValueError(f"most_memory: expected a number of at least 1, found {most_memory!r}")
-    if not most_bytes > 0:
-        raise ValueError(f"most_bytes: expected a positive number, found {most_bytes!r}")
-    if machine is not None:
-        check_machine(machine)
-    check_deadline(deadline_s)
-    check_version(PartitionStep.maker, PartitionError, strict)
-    laid = None if layout is None else dict(layout)
-    file = None if strategies is None else os.path.abspath(os.fspath(strategies))
+    check_alone(mesh, rules, layout, names, strategies)
+    read_layout, read_names = checked_layout(layout, names, mesh)
+    if most_memory is not None:
+        expected = "how many times the memory of the plainest program, at least 1"
+        most_memory = checked_number("most_memory", most_memory, expected, lambda times: times >= 1)
+    expected = "how many times the bytes of XLA's program, a positive number"
     options = Options(
-        mesh, tuple(read), laid, called, file, machine, most_memory, most_bytes, deadline_s, strict
+        mesh=mesh,
+        rules=checked_rules(rules, mesh),
+        layout=read_layout,
+        names=read_names,
+        strategies=checked_file("strategies", strategies),
+        machine=checked_machine(machine),
+        most_memory=most_memory,
+        most_bytes=checked_number("most_bytes", most_bytes, expected, lambda times: times > 0),
+        deadline_s=checked_deadline(deadline_s),
+        strict=checked_flag("strict", strict),
     )
+    is_switched_off()
+    check_version(PartitionStep.maker, PartitionError, options.strict)
     return around(step, PartitionStep(jitted, options))
 
 
-def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partitioned, Sharded]:
+@dataclasses.dataclass(frozen=True)
+class OfXla:
+    """What XLA's partitioner makes of a step: what is predicted of its program, or why there is none."""
+
+    way: Way | None
+    failure: str | None = None
+
+
+def _by_xla(lowered: Lowered, name: str, machine: str | None) -> OfXla:
+    """Compiles a step until XLA has partitioned it. It is there to be compared with: that XLA fails stops nothing.
+
+    Raises:
+        Declined: the step calls back into Python.
+    """
+    try:
+        module = module_of_xla(lowered, name)
+    except Declined:
+        raise
+    except Exception as error:
+        return OfXla(None, sentence(error))
+    return OfXla(_figures_of_xla(module, lowered.mesh.devices.size, machine))
+
+
+def _own(step: Lowered, whole: bytes, of_xla: OfXla, options: Options) -> tuple[Partitioned, Sharded]:
     """The step as hlo-opt partitions it, beside XLA's partitioner.
 
     Raises:
         Declined: what the compiler says, that the mesh cannot say how a value lies, or that XLA's program is faster.
     """
-    theirs = _figures_of_xla(by_xla, options.machine)
-    passes = _passes(by_xla, whole, options)
+    theirs = of_xla.way
+    passes = _passes(step, whole, options)
     preset = "auto-spmd" if options.most_memory is None else f"auto-spmd{{most-memory={options.most_memory}}}"
     try:
         if options.search is not None:
@@ -194,56 +205,84 @@ def _own(by_xla: Partitioned, whole: bytes, options: Options) -> tuple[Partition
             module, told = _run(whole, options, pipeline=passes)
             own, page = _way("hlo-opt", told["totals"]["after"]), ["--pass", passes]
     except (HloError, UsageError) as error:
-        raise Declined(str(error).strip()) from error
+        raise Declined(python_words(str(error))) from error
     # A layout is what the user wants, whatever it costs; and what a search finds stands beside devices that all do the same.
-    if passes is None and options.search is None and own.step_s and theirs.step_s and own.step_s > theirs.step_s * (1 + EQUAL_TIMES):
+    is_compared = passes is None and options.search is None and theirs is not None
+    if is_compared and own.step_s and theirs.step_s and own.step_s > theirs.step_s * (1 + EQUAL_TIMES):
         times = f"{seconds(theirs.step_s)} a step, {seconds(own.step_s)} by hlo-opt"
         raise Declined(f"XLA's partitioner is predicted to be faster: {times}")
-    n_devices = by_xla.mesh.devices.size
-    parameters = [inst for inst in module.entry.instructions if inst.parameter_number is not None]
-    parameters.sort(key=lambda inst: inst.parameter_number)
-    avals = [physical(by_xla.avals[number]) for number in by_xla.kept]
-    results = [physical(output) for output in by_xla.outputs]
-    params = [inst.attributes.get("sharding", "{replicated}") for inst in parameters]
-    root = module.entry.root
-    outputs = _elements(root.attributes.get("sharding", "{replicated}") if root is not None else "{replicated}")
-    if len(outputs) == 1:
-        outputs = outputs * len(results)
-    if len(params) != len(avals) or len(outputs) != len(results):
-        raise Declined(
-            f"expected {len(avals)} parameters and {len(results)} results, found {len(params)} and {len(outputs)}"
-        )
-    tiles = [
-        [layouts.tiles_of_text(text, len(aval.shape), n_devices) for text, aval in zip(texts, kinds)]
-        for texts, kinds in ((params, avals), (outputs, results))
-    ]
-    candidates = layouts.refinements if options.search is None else layouts.reorderings
-    for mesh in candidates(by_xla.mesh):
-        specs = [[layouts.spec_of(one, mesh) for one in of_kind] for of_kind in tiles]
-        if None not in specs[0] and None not in specs[1]:
-            break
-    else:
-        raise Declined(f"the mesh {dict(by_xla.mesh.shape)} has no axes for the way in which some value is cut")
-    proto = module.to_proto()
-    partitioned = dataclasses.replace(by_xla, module=whole, mesh=mesh, param_specs=specs[0], output_specs=specs[1])
+    if options.search is not None and _repeats_all(module):
+        raise Declined(_why_repeated(told, step.mesh.devices.size))
+    mesh, params, outputs = _specs(step, module, is_search=options.search is not None)
     of_machine = [] if options.machine is None else ["--machine", options.machine]
+    sharding_of = lambda avals, specs: [_sharding_of(aval, spec, mesh) for aval, spec in zip(avals, specs)]
     sharded = Sharded(
-        module=proto,
-        ways=[theirs, own],
-        taken=1,
+        module=module.to_proto(),
+        ways=[own] if theirs is None else [theirs, own],
+        taken=0 if theirs is None else 1,
         mesh=mesh,
-        param_specs=specs[0],
-        output_specs=specs[1],
-        param_shardings=[
-            _sharding_of(by_xla.avals[number], spec, mesh) for number, spec in zip(by_xla.kept, specs[0])
-        ],
-        output_shardings=[_sharding_of(output, spec, mesh) for output, spec in zip(by_xla.outputs, specs[1])],
+        param_specs=params,
+        output_specs=outputs,
+        param_shardings=sharding_of([step.avals[number] for number in step.kept], params),
+        output_shardings=sharding_of(step.outputs, outputs),
         cut=[],
         machine=told["totals"]["machine"],
         combined_s=None,
         page_args=[*page, *of_machine],
+        failure_of_xla=of_xla.failure,
     )
-    return partitioned, sharded
+    return partitioned_as(step, whole, mesh, params, outputs), sharded
+
+
+def _specs(step: Lowered, module: Module, is_search: bool) -> tuple[Mesh, list[PartitionSpec], list[PartitionSpec]]:
+    """How a partitioned module cuts its parameters and results, by the axes of the step's mesh, or of one of the same
+    devices with other axes.
+
+    Raises:
+        Declined: no such mesh can say it.
+    """
+    parameters = [inst for inst in module.entry.instructions if inst.parameter_number is not None]
+    parameters.sort(key=lambda inst: inst.parameter_number)
+    kinds = ([physical(step.avals[number]) for number in step.kept], [physical(output) for output in step.outputs])
+    params = [inst.attributes.get("sharding", "{replicated}") for inst in parameters]
+    root = module.entry.root
+    outputs = _elements(root.attributes.get("sharding", "{replicated}") if root is not None else "{replicated}")
+    if len(outputs) == 1:
+        outputs = outputs * len(kinds[1])
+    if len(params) != len(kinds[0]) or len(outputs) != len(kinds[1]):
+        raise Declined(
+            f"expected {len(kinds[0])} parameters and {len(kinds[1])} results, found {len(params)} and {len(outputs)}"
+        )
+    n_devices = step.mesh.devices.size
+    tiles = [
+        [layouts.tiles_of_text(text, len(aval.shape), n_devices) for text, aval in zip(texts, of_kind)]
+        for texts, of_kind in zip((params, outputs), kinds)
+    ]
+    candidates = layouts.reorderings if is_search else layouts.refinements
+    for mesh in candidates(step.mesh):
+        specs = [[layouts.spec_of(one, mesh) for one in of_kind] for of_kind in tiles]
+        if None not in specs[0] and None not in specs[1]:
+            return mesh, *specs
+    raise Declined(f"the mesh {dict(step.mesh.shape)} has no axes for the way in which some value is cut")
+
+
+def _repeats_all(module: Module) -> bool:
+    """Whether every device computes the whole step: nothing comes or goes in tiles, and nothing is exchanged."""
+    annotated = [inst for inst in module.entry.instructions if inst.parameter_number is not None or inst.is_root]
+    is_cut = any("devices=" in inst.attributes.get("sharding", "") for inst in annotated)
+    return not is_cut and not module.collectives()
+
+
+def _why_repeated(told: dict[str, Any], n_devices: int) -> str:
+    """Says of a search that found nothing to cut what it found."""
+    totals = told["totals"]
+    time = totals["after"]["time"]
+    whole_s = None if time is None else time["critical_path_s"]
+    return (
+        f"not parallelized: every one of the {n_devices} devices would repeat the whole step ({seconds(whole_s)} "
+        f"predicted for {totals['machine']}), and no plan that cuts it is predicted to be faster: it is too small for what "
+        "the devices would have to exchange"
+    )
 
 
 def _sharding_of(aval: Any, spec: PartitionSpec, mesh: Mesh) -> NamedSharding:
@@ -264,7 +303,9 @@ def _run(
     return module, told
 
 
-def _fastest(whole: bytes, preset: str, theirs: Way, options: Options) -> tuple[Module, dict[str, Any], Way, list[str]]:
+def _fastest(
+    whole: bytes, preset: str, theirs: Way | None, options: Options
+) -> tuple[Module, dict[str, Any], Way, list[str]]:
     """The program by the preset's way; or by the fastest other way that is faster than XLA's program and sends no more
     bytes than it may, if there is one. Then what is told of it, its figures, and the words that make it again."""
     module, told = _run(whole, options, preset=preset)
@@ -272,6 +313,8 @@ def _fastest(whole: bytes, preset: str, theirs: Way, options: Options) -> tuple[
     # XLA puts together again what is separate for its sake: the time is that of the way before.
     chosen = candidates[told["choice"]["chosen"]]
     own = _way("hlo-opt", {**told["totals"]["after"], "time": chosen})
+    if theirs is None:
+        return module, told, own, ["--preset", preset]
     most_sent = theirs.sent_bytes * options.most_bytes
     if own.sent_bytes <= most_sent or not theirs.step_s:
         return module, told, own, ["--preset", preset]
@@ -285,10 +328,10 @@ def _fastest(whole: bytes, preset: str, theirs: Way, options: Options) -> tuple[
     return module, told, own, ["--preset", preset]
 
 
-def _passes(by_xla: Partitioned, whole: bytes, options: Options) -> str | None:
+def _passes(step: Lowered, whole: bytes, options: Options) -> str | None:
     """The passes that lay a step out as the user says; ``None`` where shardings say it."""
     if options.strategies is not None:
-        n_devices = by_xla.mesh.devices.size
+        n_devices = step.mesh.devices.size
         return f"inline-calls,propagate-strategies{{file='{options.strategies}',devices={n_devices}}},{LOWERED}"
     if options.layout is None:
         return None
@@ -300,16 +343,16 @@ def _passes(by_xla: Partitioned, whole: bytes, options: Options) -> str | None:
     names = []
     for name, pattern, dim in options.names:
         found = False
-        for number, of_argument in enumerate(by_xla.kept):
-            path = jax.tree_util.keystr(by_xla.in_paths[of_argument][1:])
-            if pattern.search(path) and dim < len(by_xla.avals[of_argument].shape):
+        for number, of_argument in enumerate(step.kept):
+            paths = (step.names[of_argument], by_place(step.in_paths[of_argument]))
+            if any(map(pattern.search, paths)) and dim < len(step.avals[of_argument].shape):
                 names.append(f"{name} = %{parameters[number].name}:{dim}")
                 found = True
         if not found:
             raise Declined(
                 f"names: expected an argument whose path has {pattern.pattern!r} and a dim {dim}, found none"
             )
-    axes = ",".join(f"{axis}:{size}" for axis, size in by_xla.mesh.shape.items())
+    axes = ",".join(f"{axis}:{size}" for axis, size in step.mesh.shape.items())
     laid = ";".join(f"{name}:{axis}" for name, axis in options.layout.items())
     told = f"names='{';'.join(names)}',mesh='{axes}',layout='{laid}',order=given"
     return f"inline-calls,assign-mesh-layout{{{told}}},{LOWERED}"
@@ -327,10 +370,10 @@ def _way(name: str, figures: dict[str, Any]) -> Way:
     )
 
 
-def _figures_of_xla(step: Partitioned, machine: str | None) -> Way:
+def _figures_of_xla(partitioned: bytes, n_devices: int, machine: str | None) -> Way:
     """What is predicted of the program by XLA's partitioner: with what XLA does to its collectives, where that is
     faster."""
-    module = Module.parse(step.module, num_partitions=step.mesh.devices.size)
+    module = Module.parse(partitioned, num_partitions=n_devices)
     _, report = module.run("reassociate-all-reduce,cse,dce,combine-collectives{mode=variadic}", machine=machine)
     totals = report.json["modules"][0]["totals"]
     ways = [_way("XLA", totals[when]) for when in ("before", "after")]

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from hlo_opt.jax import private
 from hlo_opt.jax.layout import spec_of
+from hlo_opt.jax.names import argument_namer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
@@ -26,43 +27,57 @@ class NotTraced(Exception):
 
 
 @dataclasses.dataclass
-class Partitioned:
-    """A jitted step after XLA's partitioner.
+class Lowered:
+    """A jitted step as JAX lowers it for several devices.
 
     Attributes:
-        module: the HloModuleProto of one device.
+        traced, program: what JAX traced, and what it lowered.
         mesh: the mesh of the arguments; its devices are numbered as in the module.
         kept: for each parameter of the module, its number among the flat arguments.
         avals: shape and dtype of each flat argument.
         donated: whether each flat argument is donated.
-        param_specs: how each parameter is cut, by number of the parameter.
         outputs: shape and dtype of each flat output.
         weak: whether each output has a weak type, as what Python's numbers become.
-        output_specs: how each output is cut.
         out_tree: the tree of the outputs.
-        in_paths, out_paths: what leaves are called, as ``[0]['w']``.
+        in_paths, out_paths: the paths of the flat arguments in ``(args, kwargs)``, and of the outputs in the result.
+        names: what the flat arguments are called, as ``params['w']``.
     """
 
-    module: bytes
+    traced: Any
+    program: Any
     mesh: Mesh
     kept: list[int]
     avals: list[Any]
     donated: list[bool]
-    param_specs: list[PartitionSpec]
     outputs: list[jax.ShapeDtypeStruct]
     weak: list[bool]
-    output_specs: list[PartitionSpec]
     out_tree: Any
     in_paths: list[Any]
     out_paths: list[Any]
+    names: list[str]
+
+
+@dataclasses.dataclass
+class Partitioned(Lowered):
+    """A jitted step after a partitioner.
+
+    Attributes:
+        module: the HloModuleProto of one device.
+        param_specs: how each parameter is cut, by number of the parameter.
+        output_specs: how each output is cut.
+        placed: the flat arguments that came on no device and are put on the mesh in shards.
+    """
+
+    module: bytes
+    param_specs: list[PartitionSpec]
+    output_specs: list[PartitionSpec]
+    placed: frozenset[int] = frozenset()
 
     def describe(self, number: int, spec: PartitionSpec | None = None) -> str:
-        """A parameter as ``[0]['w'] float32[64, 8] P('data')``, with the spec that it came with or another."""
+        """A parameter as ``params['w'] float32[64, 8] P('data')``, with the spec that it came with or another."""
         flat = self.kept[number]
         aval = self.avals[flat]
-        # The first part of a path says that it is a positional argument.
-        name = jax.tree_util.keystr(self.in_paths[flat][1:])
-        return f"{name} {aval.dtype}{list(aval.shape)} {self.param_specs[number] if spec is None else spec}"
+        return f"{self.names[flat]} {aval.dtype}{list(aval.shape)} {self.param_specs[number] if spec is None else spec}"
 
 
 def first_message(data: bytes) -> bytes:
@@ -94,7 +109,7 @@ def dumped_module(dump: Callable[[str], None], name: str) -> bytes:
 def _mesh_of(lowered: Any) -> Mesh:
     devices = private.devices_of(lowered)
     if len(devices) < 2:
-        raise Declined("the step runs on one device: put its arguments on a mesh of several")
+        raise Declined(f"the step runs on one device: {_onto_a_mesh()}")
     meshes = [s.mesh for s in private.argument_shardings(lowered) if isinstance(s, NamedSharding)]
     meshes = [mesh for mesh in meshes if isinstance(mesh, Mesh)]
     if not meshes:
@@ -104,29 +119,20 @@ def _mesh_of(lowered: Any) -> Mesh:
     return meshes[0]
 
 
-def partition(step: Any, args: tuple, kwargs: dict) -> Partitioned:
-    """Lowers a jitted step with these arguments and has XLA partition it.
-
-    Raises:
-        Declined: the step cannot be taken over, and why.
-        NotTraced: the step itself fails with these arguments.
-    """
-    return _partition(step, args, kwargs)[0]
-
-
-def partition_by_xla(step: Any, args: tuple, kwargs: dict) -> tuple[Partitioned, bytes]:
-    """As :func:`partition`, with the HloModuleProto of all devices together, from before the partitioner.
-
-    Raises:
-        Declined: the step cannot be taken over, and why.
-        NotTraced: the step itself fails with these arguments.
-    """
-    partitioned, lowered = _partition(step, args, kwargs)
-    return partitioned, private.global_module(lowered)
+def _onto_a_mesh() -> str:
+    """What to do with arguments that are on one device."""
+    n_devices = jax.device_count()
+    if n_devices < 2:
+        return "there is no other one, and nothing to share"
+    return (
+        f"put its arguments on a mesh, mesh = jax.make_mesh(({n_devices},), ('data',)): the state by "
+        "jax.device_put(state, NamedSharding(mesh, PartitionSpec())), the batch by jax.device_put(batch, "
+        "NamedSharding(mesh, PartitionSpec('data')))"
+    )
 
 
-def _partition(step: Any, args: tuple, kwargs: dict) -> tuple[Partitioned, Any]:
-    """Lowers a jitted step with these arguments and has XLA partition it; gives what was lowered too.
+def lower(step: Any, args: tuple, kwargs: dict) -> Lowered:
+    """Lowers a jitted step with these arguments.
 
     Raises:
         Declined: the step cannot be taken over, and why.
@@ -139,49 +145,100 @@ def _partition(step: Any, args: tuple, kwargs: dict) -> tuple[Partitioned, Any]:
     if traced.jaxpr.effects:
         effects = ", ".join(sorted(type(effect).__name__ for effect in traced.jaxpr.effects))
         raise Declined(f"the step has side effects ({effects}): prints and callbacks stay with the original program")
-    lowered = traced.lower()
-    mesh = _mesh_of(lowered)
-    kept = private.kept_arguments(lowered)
-    infos = jax.tree.leaves_with_path(lowered.args_info, is_leaf=lambda info: hasattr(info, "donated"))
-    avals = [info.shape_dtype if hasattr(info, "shape_dtype") else info for _, info in infos]
-    outputs = jax.tree.leaves_with_path(lowered.out_info)
-    for sharding in private.argument_shardings(lowered):
+    program = traced.lower()
+    mesh = _mesh_of(program)
+    infos = jax.tree.leaves_with_path(program.args_info, is_leaf=lambda info: hasattr(info, "donated"))
+    outputs = jax.tree.leaves_with_path(program.out_info)
+    for sharding in private.argument_shardings(program):
         if getattr(sharding, "memory_kind", None) not in (None, "device", "unpinned_host"):
             raise Declined(
                 f"an argument lies in {sharding.memory_kind}: only state in the devices' own memory is taken over"
             )
-    name = f"jit_{getattr(step, '__name__', 'step')}"
-    module = dumped_module(lambda folder: private.compile_until_partitioned(lowered, folder), name)
-    if re.search(rb"xla_\w*python_\w*callback", module):
-        raise Declined("the step calls back into Python: callbacks stay with the original program")
-    ranks = [len(physical(avals[number]).shape) for number in kept]
-    output_ranks = [len(physical(output).shape) for _, output in outputs]
-    tiles = private.chosen_shardings(module, ranks, output_ranks, mesh.devices.size)
-    specs = []
-    for leaves, names in zip(tiles, ([infos[n][0] for n in kept], [path for path, _ in outputs])):
-        of_kind = []
-        for tile, name in zip(leaves, names):
-            spec = None if tile is None else spec_of(tile, mesh)
-            if spec is None:
-                where = jax.tree_util.keystr(name)
-                raise Declined(f"{where} lies on the devices in a way that the mesh {dict(mesh.shape)} cannot say")
-            of_kind.append(spec)
-        specs.append(of_kind)
-    partitioned = Partitioned(
-        module=module,
+    paths = [path for path, _ in infos]
+    name = argument_namer(step, private.static_arguments(step)[0])
+    return Lowered(
+        traced=traced,
+        program=program,
         mesh=mesh,
-        kept=kept,
-        avals=avals,
+        kept=private.kept_arguments(program),
+        avals=[info.shape_dtype if hasattr(info, "shape_dtype") else info for _, info in infos],
         donated=[info.donated for _, info in infos],
-        param_specs=specs[0],
         outputs=[output for _, output in outputs],
         weak=[aval.weak_type for aval in traced.jaxpr.out_avals],
-        output_specs=specs[1],
-        out_tree=lowered.out_tree,
-        in_paths=[path for path, _ in infos],
+        out_tree=program.out_tree,
+        in_paths=paths,
         out_paths=[path for path, _ in outputs],
+        names=[name(path) for path in paths],
     )
-    return partitioned, lowered
+
+
+def _without_callbacks(module: bytes) -> bytes:
+    if re.search(rb"xla_\w*python_\w*callback", module):
+        raise Declined("the step calls back into Python: callbacks stay with the original program")
+    return module
+
+
+def module_of_xla(lowered: Lowered, name: str) -> bytes:
+    """The module of one device, by XLA's partitioner.
+
+    Raises:
+        Declined: XLA has not partitioned it.
+        Exception: what XLA says where it cannot.
+    """
+    dump = lambda folder: private.compile_until_partitioned(lowered.program, folder)
+    return _without_callbacks(dumped_module(dump, f"jit_{name}"))
+
+
+def module_of_all(lowered: Lowered) -> bytes:
+    """The module of all devices together, from before a partitioner. Operations that bring code of their own for XLA's
+    partitioner (``custom_partitioning``) stand in it as the function that they compute.
+
+    Raises:
+        Declined: an operation in it is for XLA's partitioner alone.
+    """
+    module = private.global_module(lowered.program)
+    if private.CUSTOM_PARTITIONING in module:
+        module = private.global_module(private.with_whole_operations(lowered.traced))
+    for target, operation in private.FOR_PARTITIONER.items():
+        if target in module:
+            raise Declined(f"{operation} is for XLA's partitioner alone: hlo-opt has nothing to put in its place")
+    return _without_callbacks(module)
+
+
+def partitioned_by_xla(lowered: Lowered, name: str) -> Partitioned:
+    """Has XLA partition a lowered step.
+
+    Raises:
+        Declined: the step cannot be taken over, and why.
+        Exception: what XLA says where it cannot.
+    """
+    module, mesh = module_of_xla(lowered, name), lowered.mesh
+    kinds = ([lowered.avals[number] for number in lowered.kept], lowered.outputs)
+    ranks = [[len(physical(aval).shape) for aval in of_kind] for of_kind in kinds]
+    names = (
+        [f"the argument {lowered.names[number]}" for number in lowered.kept],
+        [f"the result {jax.tree_util.keystr(path)}" for path in lowered.out_paths],
+    )
+    specs = []
+    for leaves, of_kind in zip(private.chosen_shardings(module, *ranks, mesh.devices.size), names):
+        found = [None if tile is None else spec_of(tile, mesh) for tile in leaves]
+        if None in found:
+            where = of_kind[found.index(None)]
+            raise Declined(f"{where} lies on the devices in a way that the mesh {dict(mesh.shape)} cannot say")
+        specs.append(found)
+    return Partitioned(**_fields(lowered), module=module, param_specs=specs[0], output_specs=specs[1])
+
+
+def _fields(lowered: Lowered) -> dict[str, Any]:
+    return {field.name: getattr(lowered, field.name) for field in dataclasses.fields(Lowered)}
+
+
+def partitioned_as(
+    lowered: Lowered, module: bytes, mesh: Mesh, param_specs: list[PartitionSpec], output_specs: list[PartitionSpec]
+) -> Partitioned:
+    """A lowered step that another partitioner cut, over a mesh of the same devices."""
+    fields = {**_fields(lowered), "mesh": mesh}
+    return Partitioned(**fields, module=module, param_specs=param_specs, output_specs=output_specs)
 
 
 def physical(aval: Any) -> jax.ShapeDtypeStruct:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 from hlo_opt.jax import private
+from hlo_opt.jax.batch import can_be_placed, inputs
 from hlo_opt.jax.inlined import Program, global_function
 from hlo_opt.jax.padded import PaddedArray, Padding, Place
 from hlo_opt.jax.partitioned import Partitioned, local_shape, physical
@@ -116,6 +117,7 @@ class Plan:
         padded: of each one that is held in another shape its number, its place, and whether its source may be freed.
         out_padded: the same of outputs, without the last.
         memory: what the program takes by XLA's account.
+        inputs: the flat arguments that are no state, and may come on no device.
     """
 
     key: tuple
@@ -133,6 +135,7 @@ class Plan:
     partitioned: Partitioned | None = None
     sharded: Sharded | None = None
     memory: Memory | None = None
+    inputs: frozenset[int] = frozenset()
     #: Of each leaf of the last call that fitted, its abstract value and sharding: most calls have the same objects.
     _known: list = dataclasses.field(default_factory=list)
     _has_run: bool = False
@@ -165,6 +168,28 @@ class Plan:
                 return False
             found.append(pair)
         self._known = found
+        return True
+
+    def takes(self, leaves: list) -> bool:
+        """Whether the plan takes these arguments though some inputs come on no device: they are put where those of the
+        plan lie. State has to lie where the plan takes it, and some of it on the mesh."""
+        if self.declined is not None or not self.inputs or len(leaves) != len(self.kinds):
+            return False
+        loose, is_on_mesh = [], False
+        for number, (leaf, kind, accepted) in enumerate(zip(leaves, self.kinds, self.accepted)):
+            if isinstance(leaf, jax.core.Tracer) or _kind(leaf) != kind:
+                return False
+            sharding = _sharding(leaf)
+            is_on_mesh = is_on_mesh or sharding is not None
+            if sharding in accepted:
+                continue
+            if sharding is not None or number not in self.inputs:
+                return False
+            loose.append(number)
+        if not is_on_mesh or not can_be_placed(self.partitioned.mesh):
+            return False
+        for number in loose:
+            self.accepted[number].append(None)
         return True
 
     def run(self, leaves: list) -> Any:
@@ -200,6 +225,7 @@ class Plan:
         )
         self.kept, self.out_tree = partitioned.kept, partitioned.out_tree
         self.partitioned, self.sharded = partitioned, sharded
+        self.inputs = inputs(partitioned)
         self.moves, self.padded = [], []
         for n, number in enumerate(self.kept):
             is_donated = partitioned.donated[number]

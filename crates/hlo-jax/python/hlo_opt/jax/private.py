@@ -30,6 +30,8 @@ def missing() -> list[str]:
         "jaxlib._hlo.HloModule.spmd_output_sharding": lambda: _hlo().HloModule.spmd_output_sharding,
         "jaxlib._jax.mlir.hlo_to_stablehlo": lambda: _mlir().hlo_to_stablehlo,
         "jax._src.interpreters.mlir.merge_mlir_modules": lambda: _interpreter().merge_mlir_modules,
+        "jax._src.interpreters.mlir.LoweringParameters": lambda: _interpreter().LoweringParameters,
+        "jax._src.custom_partitioning.custom_partitioning_p": _custom_partitioning,
         "jax._src.config.trace_context": lambda: _config().trace_context,
         "jax._src.config.enable_compilation_cache": lambda: _config().enable_compilation_cache,
         "jax._src.distributed.global_state": _distributed,
@@ -64,6 +66,12 @@ def _interpreter() -> Any:
     from jax._src.interpreters import mlir
 
     return mlir
+
+
+def _custom_partitioning() -> Any:
+    from jax._src.custom_partitioning import custom_partitioning_p
+
+    return custom_partitioning_p
 
 
 def _config() -> Any:
@@ -146,6 +154,29 @@ def devices_of(lowered: Any) -> list[Any]:
 def global_module(lowered: Any) -> bytes:
     """The HloModuleProto of a program from before XLA's partitioner, with the words of the front end on how it is cut."""
     return lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+
+
+#: The custom call that ``custom_partitioning`` leaves in a program.
+CUSTOM_PARTITIONING = b"CustomSPMDPartitioning"
+
+#: Custom calls that only XLA's partitioner can replace, and the functions of JAX that make them.
+FOR_PARTITIONER = {
+    CUSTOM_PARTITIONING: "an operation by jax.experimental.custom_partitioning",
+    b"InspectSharding": "jax.debug.inspect_array_sharding",
+}
+
+
+def _as_function(context: Any, *operands: Any, call: Any, **_: Any) -> Any:
+    """Lowers an operation by ``custom_partitioning`` as the function that it was made of, as JAX does on one device."""
+    from jax._src import core
+
+    return _interpreter().lower_fun(core.jaxpr_as_fun(call), multiple_results=True)(context, *operands)
+
+
+def with_whole_operations(traced: Any) -> Any:
+    """Lowers a traced function anew, with operations by ``custom_partitioning`` as the functions that they stand for."""
+    rules = ((_custom_partitioning(), _as_function),)
+    return traced.lower(_private_parameters=_interpreter().LoweringParameters(override_lowering_rules=rules))
 
 
 def tracing_context() -> Any:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import operator
 import os
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import jax
 from hlo_opt import _native
-from hlo_opt.jax import layout, padded, private
+from hlo_opt.arguments import checked_text, nearest
+from hlo_opt.jax import batch, layout, padded, private
 from hlo_opt.jax.padded import Padding
+from hlo_opt.jax.pairs import state_pairs
 from hlo_opt.jax.partitioned import Declined, Partitioned, physical
+from hlo_opt.jax.words import python_words
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 #: Times nearer than this share of each other are taken as equal: a prediction is no better.
@@ -29,6 +30,18 @@ SEPARATE = "split-tuple-all-reduce{ops=all},dce"
 
 #: Layers that a loop gathers one by one arrive while the layer before runs.
 AHEAD = "pipeline-loop-collectives"
+
+
+#: How often a limit that nothing keeps is taken for the least that was found.
+MOST_LIMITS = 3
+
+
+class OverLimit(Declined):
+    """Nothing keeps a limit; ``least_bytes`` is the least that was found."""
+
+    def __init__(self, message: str, least_bytes: int) -> None:
+        super().__init__(message)
+        self.least_bytes = least_bytes
 
 
 def seconds(step_s: float | None) -> str:
@@ -73,6 +86,7 @@ class Sharded:
         page_args: the arguments with which the command line makes the page about it.
         param_paddings, output_paddings: of those that are held in another shape their numbers, and how.
         on_host, outputs_on_host: the numbers of the parameters and outputs that lie in the memory of the host.
+        failure_of_xla: what XLA's partitioner said of the step, where it failed and there is nothing to compare with.
     """
 
     module: bytes
@@ -91,72 +105,57 @@ class Sharded:
     output_paddings: dict[int, Padding] = dataclasses.field(default_factory=dict)
     on_host: frozenset[int] = frozenset()
     outputs_on_host: frozenset[int] = frozenset()
+    failure_of_xla: str | None = None
 
 
-def state_pairs(step: Partitioned) -> list[tuple[int, int]]:
-    """Parameter and output of state, found by the trees: a part of the arguments comes back as a part of the outputs.
-
-    An argument leaf and an output leaf are paired where the ends of their paths, shapes and dtypes agree, and no other
-    output has as long an end in common with it. Numbers alone are no name: they have to be the whole of both paths.
-    """
-    pairs = []
-    taken: set[int] = set()
-    by_place = {}
-    for number, path in enumerate(step.out_paths):
-        output = step.outputs[number]
-        for length in range(len(path) + 1):
-            end = jax.tree_util.keystr(path[len(path) - length :]) if length else ""
-            by_place.setdefault((length, end, output.shape, str(output.dtype)), []).append(number)
-    for param, flat in enumerate(step.kept):
-        aval, path = step.avals[flat], step.in_paths[flat]
-        # The first part of the path says whether it is an argument by place or by keyword, the second which one.
-        for length in range(len(path) - 1, 0, -1):
-            keys = path[len(path) - length :]
-            end = jax.tree_util.keystr(keys)
-            found = by_place.get((length, end, aval.shape, str(aval.dtype)), [])
-            if all(isinstance(key, jax.tree_util.SequenceKey | jax.tree_util.FlattenedIndexKey) for key in keys):
-                is_whole = length == len(path) - 1
-                found = [number for number in found if is_whole and len(step.out_paths[number]) == length]
-            if len(found) == 1:
-                if found[0] not in taken:
-                    taken.add(found[0])
-                    pairs.append((param, found[0]))
-                break
-            if found:
-                break
-    return pairs
+_MACHINE = "the name of a machine (such as 'h100', or 'h200:4' for four nodes)"
 
 
-def check_machine(machine: str) -> None:
-    """Raises a ValueError with the known names where there is no such machine. Whether the devices can be spread over
-    its nodes, a step says."""
-    machine, _, n_nodes = machine.partition(":")
-    if n_nodes and not (n_nodes.isdecimal() and int(n_nodes) > 0):
-        raise ValueError(f"machine: expected a number of nodes behind `{machine}:`, found `{n_nodes}`")
-    nothing = b"HloModule nothing\n\nENTRY main {\n  ROOT a = f32[] constant(0)\n}\n"
-    code, _, said = _native.run(["--machine", machine, "-o", os.devnull, "-q", "-"], nothing)
-    if code != 0:
-        raise ValueError(said.strip().splitlines()[0].removeprefix("error: --machine: "))
-
-
-def checked_memory_limit(limit: Any) -> int | None:
-    """A limit as a number of bytes, of whatever type of whole numbers it is.
+def checked_machine(machine: Any) -> str | None:
+    """Returns the name of a machine, ``None`` for the default. Whether the devices can be spread over its nodes, a step
+    says: :func:`check_nodes`.
 
     Raises:
-        ValueError: it is no positive number of bytes.
+        TypeError: it is no string.
+        ValueError: no machine has this name; the message lists those that there are.
     """
-    if limit is None:
+    if checked_text("machine", machine, _MACHINE) is None:
         return None
-    is_number = hasattr(limit, "__index__") and not isinstance(limit, bool)
-    if not is_number or operator.index(limit) <= 0:
-        raise ValueError(f"memory_limit: expected a positive number of bytes, found {limit!r}")
-    return operator.index(limit)
+    name, colon, n_nodes = machine.strip().partition(":")
+    if colon and not (n_nodes.isdecimal() and int(n_nodes) > 0):
+        found = f"found {n_nodes!r} in {machine!r}"
+        raise ValueError(f"machine: expected a positive number of nodes behind '{name}:', {found}")
+    if name == "auto":
+        _check_this_computer(machine.strip())
+    else:
+        known = _native.machine_names()
+        short = name.removeprefix("dgx-")
+        if short not in known:
+            meant = f"; did you mean {short.lower()!r}?" if short.lower() in known else nearest(name, known)
+            raise ValueError(f"machine: expected one of {', '.join(known)}, or 'auto', found {name!r}{meant}")
+    return machine.strip()
 
 
-def check_deadline(deadline_s: float | None) -> None:
-    """Raises a ValueError where this is no time that work can have."""
-    if deadline_s is not None and not (isinstance(deadline_s, (int, float)) and deadline_s > 0):
-        raise ValueError(f"deadline_s: expected a positive number of seconds, found {deadline_s!r}")
+def _check_this_computer(machine: str) -> None:
+    """Raises a ValueError where this computer's devices are no known machine."""
+    nothing = b"HloModule nothing\n\nENTRY main {\n  ROOT a = f32[] constant(0)\n}\n"
+    code, _, said = _native.run(["--machine", machine.partition(":")[0], "-o", os.devnull, "-q", "-"], nothing)
+    if code != 0:
+        raise ValueError(python_words(said))
+
+
+def check_nodes(machine: str | None, n_devices: int) -> None:
+    """Checks that so many devices can be spread over the nodes that a machine's name says.
+
+    Raises:
+        Declined: they cannot, and why.
+    """
+    name, _, n_nodes = (machine or "").partition(":")
+    if n_nodes and n_devices % int(n_nodes):
+        raise Declined(
+            f"machine={machine!r}: expected a number of nodes that divides the {n_devices} devices, found {n_nodes}; "
+            f"{name!r} alone takes as few nodes as the devices fill"
+        )
 
 
 def _run(step: Partitioned, preset: str, passes: str, machine: str | None, deadline_s: float | None) -> dict[str, Any]:
@@ -174,7 +173,10 @@ def _run_in(
     args = [*what, *limit, "--pass", passes, "--output-format", "proto", "-o", folder, "--report-file", report, "-"]
     code, _, said = _native.run(args, step.module)
     if code != 0:
-        raise Declined(said.strip())
+        least = re.search(r"error\[memory-limit\].*found (\d+) bytes at least", said)
+        if least is not None:
+            raise OverLimit(python_words(said), int(least.group(1)))
+        raise Declined(python_words(said))
     with open(report, encoding="utf-8") as file:
         (module,) = json.load(file)["modules"]
     with open(os.path.join(folder, "main.hlo.pb"), "rb") as file:
@@ -262,15 +264,7 @@ def shard(
     ways: list[Way] = []
     made: list[dict[str, Any]] = []
     for of_mode in asked:
-        options = lambda limit, of_mode=of_mode: _options(step, of_mode, pairs, limit)
-        passes = _passes(of_mode, offload, pairs, memory_limit)
-        try:
-            module = _run(step, options(memory_limit), passes, machine, deadline_s)
-        except Declined as why:
-            least = re.search(r"error\[memory-limit\].*found (\d+) bytes at least", str(why))
-            if least is None:
-                raise
-            module = _run(step, options(int(least.group(1))), passes, machine, deadline_s)
+        module = _within(step, of_mode, offload, pairs, memory_limit, machine, deadline_s)
         totals, choice = module["totals"], module["choice"]
         candidates = choice["candidates"]
         if not ways:
@@ -285,6 +279,27 @@ def shard(
         made.append(module)
     taken = _choose(ways, memory_limit)
     return _placed(step, made[taken - 1], ways, taken, _combined_step_s(step.module, machine))
+
+
+def _within(
+    step: Partitioned,
+    mode: int,
+    offload: bool,
+    pairs: list[tuple[int, int]],
+    memory_limit: int | None,
+    machine: str | None,
+    deadline_s: float | None,
+) -> dict[str, Any]:
+    """What comes of a mode within a limit, or within the least that is found where nothing keeps the limit: first the
+    preset may say so, then a pass behind it."""
+    limit = memory_limit
+    for _ in range(MOST_LIMITS):
+        try:
+            passes = _passes(mode, offload, pairs, limit)
+            return _run(step, _options(step, mode, pairs, limit), passes, machine, deadline_s)
+        except OverLimit as why:
+            last, limit = why, why.least_bytes
+    raise last
 
 
 def _choose(ways: list[Way], memory_limit: int | None) -> int:
@@ -309,7 +324,7 @@ def _placed(
         raise Declined(f"expected {n_params} parameters in the manifest, found {len(manifest['params'])}")
     cut = [leaf["index"] for leaf in manifest["params"] if leaf["sharded"]]
     if not cut:
-        raise Declined(f"no state could be cut: {_why_nothing(step, module)}")
+        raise Declined(f"no state could be cut: {_why_nothing(step, module, ways[taken].mode)}")
     params = _leaves(manifest["params"], [step.avals[number] for number in step.kept], step.param_specs)
     outputs = _leaves(manifest["outputs"], step.outputs, step.output_specs)
     for mesh in layout.refinements(step.mesh):
@@ -391,15 +406,13 @@ def _shardings(
     return [s.with_memory_kind(private.HOST_MEMORY) if n in on_host else s for n, s in enumerate(found)]
 
 
-def _why_nothing(step: Partitioned, module: dict[str, Any]) -> str:
+def _why_nothing(step: Partitioned, module: dict[str, Any], mode: int | str) -> str:
     """Why no state was cut, with what to do where that is known."""
-    if not any(axes is not None for spec in step.param_specs for axes in spec):
-        axis = step.mesh.axis_names[0]
-        return (
-            "every argument is whole on every device, so that all compute the same: put the batch in shards, by "
-            f"jax.device_put(batch, NamedSharding(mesh, PartitionSpec({axis!r})))"
-        )
     pairs = state_pairs(step)
+    if not pairs:
+        return "the step returns no state: no result has the path, shape and dtype of an argument"
+    if not any(axes is not None for spec in step.param_specs for axes in spec):
+        return f"every argument is whole on every device, so that all compute the same; {batch.advice(step)}"
     in_shards = [n for n, _ in pairs if any(axes is not None for axes in step.param_specs[n])]
     if in_shards:
         return f"the script holds its state in shards already ({step.describe(in_shards[0])})"
@@ -408,11 +421,13 @@ def _why_nothing(step: Partitioned, module: dict[str, Any]) -> str:
         param, output = declared[0]
         returned = step.describe(param, step.output_specs[output])
         return f"the script takes state whole and returns it in shards ({returned})"
+    reports = [report for report in module["reports"] if report["pass"] == "shard-weight-update"]
+    decisions = [decision for report in reports for decision in report.get("decisions", [])]
+    if mode == 1 and any(decision.get("action") == "sharded" for decision in decisions):
+        return "the updates can be sharded, but beside its weights the step has no state: mode=2 keeps weights in shards too"
     bytes_by_reason: dict[str, int] = {}
-    for report in module["reports"]:
-        if report["pass"] == "shard-weight-update":
-            for decision in report.get("decisions", []):
-                reason = decision.get("reason")
-                if decision.get("action") != "sharded" and reason != "a scalar":
-                    bytes_by_reason[reason] = bytes_by_reason.get(reason, 0) + decision["bytes"]
+    for decision in decisions:
+        reason = decision.get("reason")
+        if decision.get("action") != "sharded" and reason != "a scalar":
+            bytes_by_reason[reason] = bytes_by_reason.get(reason, 0) + decision["bytes"]
     return max(bytes_by_reason, key=lambda reason: bytes_by_reason[reason], default="it sums no gradients over devices")

@@ -10,7 +10,8 @@ import jax
 from hlo_opt.jax.held import expect_plain
 from hlo_opt.jax.padded import PaddedArray
 from hlo_opt.jax.plan import is_replicated, remember
-from hlo_opt.jax.wrapped import WrappedStep, is_off
+from hlo_opt.jax.switch import why_off
+from hlo_opt.jax.wrapped import WrappedStep
 from jax.sharding import NamedSharding, PartitionSpec
 
 
@@ -27,11 +28,14 @@ def shardings(step: WrappedStep, *args: Any, **kwargs: Any) -> tuple:
         ValueError: there was no call yet.
     """
     step = expect_plain(step, "shardings")
-    if (args or kwargs) and is_off():
+    if (args or kwargs) and why_off():
         return jax.tree.map(lambda leaf: getattr(leaf, "sharding", None), step.dynamic(args, kwargs))[0]
     plan = step.plan(*args, **kwargs) if args or kwargs else step.last_plan
     if plan is None:
-        raise ValueError("expected arguments, or a call of the step before: nothing is known of its state yet")
+        raise ValueError(
+            f"shardings: expected arguments, or a call of {step.__name__} before, found neither: nothing is known of "
+            "its state yet"
+        )
     return jax.tree.unflatten(plan.tree, plan.shardings())[0]
 
 
@@ -55,13 +59,13 @@ def init(init_fn: Callable[[], Any], step: WrappedStep, *rest: Any, **named: Any
     n_first = _n_positional(step, named) - len(rest)
     first = described if isinstance(shapes, tuple) and n_first == len(shapes) != 1 else (described,)
     if len(first) != n_first:
-        raise ValueError(f"expected {n_first} arguments of the step from init_fn, found {len(first)}")
+        raise ValueError(f"init: expected {n_first} arguments of {step.__name__} from init_fn, found {len(first)}")
     of_args = shardings(step, *first, *rest, **named)[: len(first)]
     wanted = of_args if first is described else of_args[0]
     wanted = jax.tree.map(lambda s: whole if s is None else s, wanted, is_leaf=lambda s: s is None)
     leaves, tree = jax.tree.flatten(wanted)
     # The step's first arguments are its first leaves.
-    places = {} if is_off() else step.plan(*first, *rest, **named).places()
+    places = {} if why_off() else step.plan(*first, *rest, **named).places()
 
     def made() -> list:
         found = jax.tree.leaves(init_fn())
@@ -90,7 +94,7 @@ def _mesh_of(tree: Any) -> Any:
         if isinstance(sharding, NamedSharding):
             return sharding.mesh
     raise ValueError(
-        "expected an argument with a NamedSharding, which says on what mesh the state is to be made; found none"
+        "init: expected an argument with a NamedSharding, which says on what mesh the state is to be made; found none"
     )
 
 

@@ -16,6 +16,8 @@ from hlo_opt.jax import private
 from hlo_opt.jax.partitioned import Declined, NotTraced, Partitioned
 from hlo_opt.jax.plan import Plan, as_whole, whole_of
 from hlo_opt.jax.sharding import Sharded
+from hlo_opt.jax.switch import why_off
+from hlo_opt.jax.words import sentence
 from jax.sharding import NamedSharding
 
 
@@ -35,6 +37,8 @@ class WrappedStep:
 
     def __init__(self, step: Any, options: Any) -> None:
         functools.update_wrapper(self, step, updated=())
+        # What is called but no function has no name.
+        self.__name__ = getattr(step, "__name__", "step")
         self.unwrapped = step
         self._options = options
         self._static_numbers, self._static_names = private.static_arguments(step)
@@ -45,6 +49,8 @@ class WrappedStep:
         self._plans: list[Plan] = []
         self._last: Plan | None = None
         self._is_traced = False
+        # How inputs lay that came in shards, by path.
+        self._inputs: dict[str, NamedSharding] = {}
         # Of leaves that a plan has cut, by path and shape: their sharding, and what it was in the original step.
         self._whole: dict[tuple[str, tuple], tuple[NamedSharding, NamedSharding]] = {}
 
@@ -68,7 +74,7 @@ class WrappedStep:
         return plan
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if is_off():
+        if why_off():
             return self._run_original(args, kwargs)
         dynamic, statics = self._split(args, kwargs)
         leaves, tree = jax.tree.flatten(dynamic)
@@ -121,7 +127,7 @@ class WrappedStep:
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """As ``jax.jit(…).trace``, of the program that a call with these arguments runs."""
-        plan = None if is_off() else self.plan(*args, **kwargs)
+        plan = None if why_off() else self.plan(*args, **kwargs)
         if plan is None or plan.declined is not None:
             return self.unwrapped.trace(*args, **kwargs)
         return plan.trace(*self.dynamic(args, kwargs))
@@ -173,11 +179,22 @@ class WrappedStep:
         named = tuple((name, type(kwargs[name]), kwargs[name]) for name in sorted(kwargs) if name in self._static_names)
         return (dynamic, by_name), (statics, named)
 
+    def with_leaves(self, args: tuple, kwargs: dict, leaves: dict[int, Any]) -> tuple[tuple, dict]:
+        """The arguments with some of the leaves that are not static replaced, by their numbers."""
+        dynamic, _ = self._split(args, kwargs)
+        flat, tree = jax.tree.flatten(dynamic)
+        for number, leaf in leaves.items():
+            flat[number] = leaf
+        of_place, by_name = jax.tree.unflatten(tree, flat)
+        rest = iter(of_place)
+        statics = {n % len(args) if n < 0 and args else n for n in self._static_numbers}
+        return tuple(arg if n in statics else next(rest) for n, arg in enumerate(args)), {**kwargs, **by_name}
+
     def _find(self, args: tuple, kwargs: dict, leaves: list, key: tuple) -> Plan:
         """The plan of a call, a new one if there is none."""
         with self._lock:
             for plan in self._plans:
-                if plan.key == key and plan.fits(leaves):
+                if plan.key == key and (plan.fits(leaves) or plan.takes(leaves)):
                     break
             else:
                 plan = self._new_plan(args, kwargs, leaves, key)
@@ -231,7 +248,7 @@ class WrappedStep:
 
 
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, Declined) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, Declined) else sentence(error)
 
 
 def _is_weak(leaf: Any) -> bool:
@@ -258,27 +275,22 @@ def _processes(leaves: list) -> list[int]:
     return sorted({device.process_index for sharding in shardings for device in sharding.device_set})
 
 
-def is_off() -> bool:
-    """Whether the original is wanted: by the environment, or because JAX is asked to look into it op by op."""
-    config = jax.config
-    looks_inside = config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs
-    return bool(looks_inside) or os.environ.get("HLO_OPT", "").lower() in ("off", "0", "false", "no")
-
-
 def check_jitted(step: Any, maker: str) -> None:
     """Raises a TypeError where this is not what ``jax.jit`` returned."""
     if private.is_jitted(step):
         return
+    expected = f"{maker}: expected what jax.jit, nnx.jit or equinox.filter_jit returned"
     if isinstance(step, WrappedStep):
-        raise TypeError(f"expected what jax.jit returned, found a step by {step.maker}: it has another program already")
+        raise TypeError(f"{expected}, found a step by {step.maker}: it has another program already")
     if isinstance(step, types.FunctionType) and hasattr(step, "lower"):
+        raise TypeError(f"{expected}, found jax.pmap: its state is a stack of copies; use jit with shardings")
+    name = getattr(step, "__name__", None)
+    if callable(step) and name is not None:
         raise TypeError(
-            "expected what jax.jit returned, found jax.pmap: its state is a stack of copies; use jit with shardings"
+            f"{expected}, found the function {name}: write {maker}(jax.jit({name})), with state as arguments and "
+            "results"
         )
-    raise TypeError(
-        f"expected what jax.jit returned, found {type(step).__name__}: write {maker}(jax.jit(step)), with state as "
-        "arguments and results"
-    )
+    raise TypeError(f"{expected}, found {step!r}" if step is None else f"{expected}, found {type(step).__name__}")
 
 
 def check_version(maker: str, error: type[Exception], strict: bool) -> None:
