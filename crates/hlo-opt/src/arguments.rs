@@ -11,10 +11,13 @@ use crate::prove::arguments::ProveArgs;
 use crate::reduce::arguments::ReduceArgs;
 use crate::report::DocumentFormat;
 pub(crate) use crate::report_format::ReportFormat;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use hlo_gpu::lower::Matmul;
 use hlo_ir::print::FormChoice;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,7 +31,6 @@ const TEMPLATE: &str = "{about}\n{usage-heading} {usage}\n\n{all-args}{after-hel
 /// Reads HLO, verifies it, runs passes on it and prints HLO
 #[derive(Parser, Debug)]
 #[command(name = "hlo-opt", version, term_width = 120, help_template = TEMPLATE, after_help = EXAMPLES)]
-#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 #[command(override_usage = "hlo-opt [OPTIONS] [FILE]... | hlo-opt <COMMAND>")]
 pub(crate) struct Arguments {
     /// Another job than to optimize.
@@ -43,6 +45,42 @@ pub(crate) struct Arguments {
     /// Colours in messages
     #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
     pub color: Color,
+}
+
+impl Arguments {
+    /// Parses the words of a command line, the program's name first.
+    ///
+    /// # Errors
+    /// Wrong usage, or a request for help or the version. Options of the main job before another command are wrong usage; options of
+    /// all commands, such as `--color`, are not.
+    pub(crate) fn parse_words(
+        words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> clap::error::Result<Arguments> {
+        let mut grammar = Arguments::command();
+        let matches = grammar.try_get_matches_from_mut(words)?;
+        if let Some((command, _)) = matches.subcommand() {
+            let is_for_all = |id: &str| grammar.get_arguments().any(|arg| arg.get_id() == id && arg.is_global_set());
+            let is_said = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+            let of_main_job =
+                grammar.get_arguments().map(|arg| arg.get_id().as_str()).find(|id| is_said(id) && !is_for_all(id));
+            if let Some(wrong) = of_main_job {
+                let shown = grammar.get_arguments().find(|arg| arg.get_id() == wrong).map(ToString::to_string);
+                let shown = shown.unwrap_or_default();
+                let text = format!(
+                    "`{shown}` before `{command}` is an option of the main job; options of `{command}` follow its name"
+                );
+                return Err(grammar.error(ErrorKind::ArgumentConflict, text));
+            }
+        }
+        Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut grammar))
+    }
+}
+
+/// The names of the commands that help lists.
+pub(crate) fn command_names() -> Vec<String> {
+    let grammar = Arguments::command();
+    let shown = grammar.get_subcommands().filter(|command| !command.is_hide_set());
+    shown.map(|command| command.get_name().to_string()).collect()
 }
 
 /// Jobs other than the main one.

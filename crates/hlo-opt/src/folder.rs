@@ -97,11 +97,13 @@ pub(crate) fn choose(paths: &[PathBuf], console: &mut Console<'_>) -> Result<Pat
         several => format!("these {} paths", several.len()),
     };
     let mut found: Vec<Candidate> = Vec::new();
+    let mut left_out: Vec<String> = Vec::new();
     let mut n_modules = 0;
     for path in paths {
         let is_named = !path.is_dir();
         for file in if is_named { vec![path.clone()] } else { files_of(path)? } {
             if !begins_as_module(&file) {
+                left_out.extend(is_named.then(|| format!("`{}`", file.display())));
                 continue;
             }
             n_modules += 1;
@@ -112,6 +114,9 @@ pub(crate) fn choose(paths: &[PathBuf], console: &mut Console<'_>) -> Result<Pat
                 found.extend(look(&file, stage));
             }
         }
+    }
+    if !left_out.is_empty() {
+        console.say(&format!("note: not a module, left out: {}\n", left_out.join(", ")));
     }
     let (steps, others): (Vec<&Candidate>, Vec<&Candidate>) = found.iter().partition(|c| c.is_step());
     let Some(step) = largest(&steps) else {

@@ -6,6 +6,7 @@ use crate::console::Console;
 use crate::folder::choose;
 use hlo_ir::diag::{Diagnostic, Entity, SourceMap, Span};
 use hlo_ir::{CompId, InstId, Module};
+use hlo_pass::pipeline::nearest;
 use hlo_proto::Kept;
 use hlo_text::Parsed;
 use std::collections::HashSet;
@@ -24,6 +25,32 @@ fn read_capped(from: &mut dyn Read) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Says so if one of the main job's files is not there. A first word that no file has may be a command, misspelled.
+///
+/// # Errors
+/// A file that is missing, or a first word that is neither a file nor a command.
+pub(crate) fn expect_files(paths: &[PathBuf]) -> Result<(), Failure> {
+    let is_missing = |path: &&PathBuf| path.as_path() != Path::new("-") && std::fs::metadata(path).is_err();
+    let missing: Vec<&PathBuf> = paths.iter().filter(is_missing).collect();
+    let Some(first) = missing.first() else { return Ok(()) };
+    let word = first.to_string_lossy();
+    let is_word = word.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
+    if is_word && paths.first() == Some(first) {
+        let commands: Vec<String> = crate::arguments::command_names();
+        let near = nearest(&word, commands.iter().map(String::as_str));
+        let help = near.map_or_else(
+            || format!("the commands are {}", commands.join(", ")),
+            |near| format!("did you mean `{near}`?"),
+        );
+        return Err(Failure::Usage(format!("expected a file or a command, found `{word}`, which is neither; {help}")));
+    }
+    let failed = |path: &PathBuf| match std::fs::metadata(path) {
+        Ok(_) => format!("cannot read `{}`", path.display()),
+        Err(error) => format!("cannot read `{}`: {error}", path.display()),
+    };
+    Err(Failure::File(missing.into_iter().map(failed).collect::<Vec<_>>().join("; ")))
 }
 
 /// A file as read.

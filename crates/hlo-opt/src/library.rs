@@ -11,7 +11,6 @@ use crate::console::Console;
 use crate::input::{Loaded, Source};
 use crate::output_format::{self, OutputFormat};
 use crate::{Failure, evaluate, optimize};
-use clap::Parser;
 use hlo_analysis::memory::peak_memory;
 use hlo_eval::{EvalOptions, Inputs, Outputs};
 use hlo_ir::Module;
@@ -156,7 +155,7 @@ impl Beside {
 fn arguments(command: &[&str], options: &[(&str, &str)]) -> Result<Arguments, Failure> {
     let options = options.iter().map(|(name, value)| format!("--{name}={value}"));
     let words = std::iter::once("hlo-opt".to_string()).chain(command.iter().map(ToString::to_string)).chain(options);
-    Arguments::try_parse_from(words).map_err(|error| {
+    Arguments::parse_words(words).map_err(|error| {
         // What stands behind the first paragraph is about the program.
         let text = error.render().to_string();
         let first = text.split("\n\n").next().unwrap_or_default();

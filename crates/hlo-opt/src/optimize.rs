@@ -12,7 +12,9 @@ use crate::params::Said;
 use crate::progress::Progress;
 use crate::prove::passes::prove_passes;
 use crate::report::{self, Before, Detail, Document, DocumentFormat, ModuleReport, Predicted, Pricing, Scope, Size};
-use crate::{Failure, descriptions, emit, exit, graph, output, output_format, presets, registry, sharding_picture};
+use crate::{
+    Failure, descriptions, emit, exit, graph, input, output, output_format, presets, registry, sharding_picture,
+};
 use hlo_analysis::Analyses;
 use hlo_analysis::annotations::ParamFacts;
 use hlo_gpu::lower::LowerOptions;
@@ -43,11 +45,15 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     check_report(args)?;
     // The machine's size is the module's; that all else is well is known before.
     let work = Work::new(args, Chosen::of_any_size(args.machine.as_deref(), args.device.as_deref())?)?;
+    check_directory(args, &work)?;
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let source = match args.files.as_slice() {
         [] if console.stdin_is_terminal => return Err(Failure::Usage(NO_FILE.into())),
         [] => Source::read(Path::new("-"), console)?,
-        files => Source::of(files, console)?,
+        files => {
+            input::expect_files(files)?;
+            Source::of(files, console)?
+        }
     };
     if args.files.is_empty() && source.is_empty() {
         return Err(Failure::Usage(NO_FILE.into()));
@@ -121,6 +127,24 @@ fn check_report(args: &OptimizeArgs) -> Result<(), Failure> {
         return usage("expected --emit hlo, found another output: a page compares modules");
     }
     if args.verify_only { usage("expected a run, found --verify-only") } else { Ok(()) }
+}
+
+/// Says so before any work if the passes write files beside the module and nothing says where to.
+///
+/// # Errors
+/// No `-o`, or one that names a file.
+fn check_directory(args: &OptimizeArgs, work: &Work) -> Result<(), Failure> {
+    let Some(writer) = work.writer_of_files().filter(|_| !args.verify_only) else { return Ok(()) };
+    match &args.output {
+        None => Err(Failure::Usage(format!(
+            "{writer} writes several files: expected -o DIRECTORY, found no -o (-o /tmp/sharded, for example)"
+        ))),
+        Some(path) if path.is_file() => Err(Failure::Usage(format!(
+            "{writer} writes several files: expected -o DIRECTORY, found file `{}`",
+            path.display()
+        ))),
+        Some(_) => Ok(()),
+    }
 }
 
 fn same_file(path: &Path) -> Failure {
@@ -235,6 +259,16 @@ impl Work {
     fn partitions(&self) -> bool {
         let ways = self.preset.iter().flat_map(|preset| &preset.ways.ways).flat_map(|way| &way.passes);
         ways.chain(&self.passes).any(|pass| pass.name == presets::PARTITIONING)
+    }
+
+    /// The preset, or else the pass, that may write files beside the module.
+    fn writer_of_files(&self) -> Option<String> {
+        let may_write = |passes: &[BoundPass]| passes.iter().find(|pass| pass.writes_files()).map(|pass| pass.name);
+        let preset = self.preset.as_ref().and_then(|preset| {
+            let mut taken = preset.ways.ways.iter().filter(|way| !way.is_reference);
+            taken.find_map(|way| may_write(&way.passes)).map(|_| format!("--preset {}", preset.call.name))
+        });
+        preset.or_else(|| may_write(&self.passes).map(|name| format!("pass `{name}`")))
     }
 
     /// The number of devices that options name, for which a global program is planned.

@@ -19,6 +19,13 @@ pub struct BoundPass {
     pass: Box<dyn Pass>,
 }
 
+impl BoundPass {
+    /// Returns whether the pass may leave files beside the module.
+    pub fn writes_files(&self) -> bool {
+        self.pass.writes_files()
+    }
+}
+
 /// Looks the passes of a pipeline up and builds them.
 ///
 /// # Errors
@@ -102,6 +109,8 @@ pub struct RunError {
     pub pass: &'static str,
     /// What is wrong.
     pub diagnostics: Vec<Diagnostic>,
+    /// The least peak memory that the pass found, where none is within its limit.
+    pub least_bytes: Option<u64>,
     /// Entities of the diagnostics live in this module.
     pub module: Box<Module>,
 }
@@ -138,10 +147,15 @@ pub fn run_pipeline(
         };
         let outcome = cx.check_deadline().and_then(|()| bound.pass.run(&mut work, &mut cx));
         let run = started.elapsed();
-        let fail = |work: Module, diagnostics| RunError { pass: bound.name, diagnostics, module: Box::new(work) };
+        let fail = |work: Module, diagnostics| {
+            let module = Box::new(work);
+            RunError { pass: bound.name, diagnostics, least_bytes: None, module }
+        };
         let changed = match outcome {
             Ok(changed) => changed,
-            Err(PassError { diagnostic }) => return Err(fail(work, vec![diagnostic])),
+            Err(PassError { diagnostic, least_bytes }) => {
+                return Err(RunError { least_bytes, ..fail(work, vec![diagnostic]) });
+            }
         };
         let started = Instant::now();
         if let Changed::Yes(_) = changed {

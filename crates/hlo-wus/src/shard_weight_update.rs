@@ -406,6 +406,10 @@ impl ShardWeightUpdate {
 }
 
 impl Pass for ShardWeightUpdate {
+    fn writes_files(&self) -> bool {
+        self.is_interface_sharded
+    }
+
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         // The peak before is asked for last: others that run beside this pass may have found it by then.
         let before = cx.measures_peaks.then(|| (module.clone(), cx.analyses.clone()));

@@ -17,6 +17,7 @@ use hlo_analysis::traffic::Traffic;
 use hlo_audit::find_global_mark;
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
+use hlo_pass::MEMORY_LIMIT_RULE;
 use hlo_pass::fastest::Ways;
 use hlo_pass::runner::{RunError, RunOptions, run_pipeline};
 use std::fmt::Write;
@@ -116,7 +117,7 @@ fn rows_of(
         let outcome = run_pipeline(&mut result, &mut analyses, &way.passes, RunOptions::default());
         let is_within = match outcome {
             // Nothing fits, as the other rows say.
-            Err(error) if error.diagnostics.iter().any(|diagnostic| diagnostic.rule == "memory-limit") => false,
+            Err(error) if error.diagnostics.iter().any(|diagnostic| diagnostic.rule == MEMORY_LIMIT_RULE) => false,
             Err(error) => return Err(first(error)),
             Ok(_) => true,
         };

@@ -121,6 +121,10 @@ impl SearchStrategies {
 }
 
 impl Pass for SearchStrategies {
+    fn writes_files(&self) -> bool {
+        self.writes
+    }
+
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         if let Some(why) = why_unchanged(module) {
             cx.report.unchanged_because = Some(why);
