@@ -30,6 +30,7 @@ mod plan_rules;
 mod plan_trace;
 mod plan_zero;
 mod products_in_parts;
+mod program_kinds;
 mod promises;
 mod random_collectives;
 mod random_passes;

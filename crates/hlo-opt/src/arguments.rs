@@ -363,6 +363,9 @@ pub(crate) struct MemoryArgs {
     /// The computation to look at, as if it were the entry
     #[arg(long, value_name = "NAME")]
     pub computation: Option<String>,
+    /// How many devices there are.
+    #[command(flatten)]
+    pub counts: CountArgs,
 }
 
 /// `analyze frequency`.
@@ -376,6 +379,9 @@ pub(crate) struct FrequencyArgs {
     /// Trips of a loop whose count cannot be found
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub unknown_trip_count: u64,
+    /// How many devices there are.
+    #[command(flatten)]
+    pub counts: CountArgs,
 }
 
 /// `analyze replication`.

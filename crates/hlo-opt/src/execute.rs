@@ -2,7 +2,7 @@
 
 use crate::arguments::{BackendChoice, InputArgs, RunArgs};
 use crate::arrays::{ChosenInputs, summary, write_arrays};
-use crate::complete::read_completed;
+use crate::complete::{Takes, read_completed, refuse_global};
 use crate::console::Console;
 use crate::params::Said;
 use crate::progress::Progress;
@@ -109,14 +109,9 @@ fn find_seat(args: &RunArgs, console: &mut Console<'_>) -> Result<Option<Seat>, 
 /// The module as it was read, and the plan of what the GPU backend's passes make of it.
 fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan), Failure> {
     let said = Said::read(args.replicated_params.as_deref(), console)?;
-    let (source, loaded) = read_completed(&args.file, args.counts, console)?;
+    let (source, loaded) = read_completed(&args.file, args.counts, Takes::PerDeviceAlone, console)?;
     let wrong = |text: String| Failure::File(format!("{}: {text}", source.name));
-    if let Some(inst) = hlo_eval::global::find_manual_region(&loaded.module) {
-        let name = loaded.module.inst_name(inst);
-        return Err(wrong(format!(
-            "expected a per-device program, found a global one with a manual region (`%{name}`); `hlo-opt eval` runs it"
-        )));
-    }
+    refuse_global(&source, source.whole(), &loaded, console.has_color)?;
     let calls = parse_pipeline(&presets::gpu_passes(args.matmul.into())).map_err(|e| wrong(e.to_string()))?;
     let passes = bind(&calls, &registry::passes()).map_err(|e| wrong(e.to_string()))?;
     let mut module = loaded.module.clone();

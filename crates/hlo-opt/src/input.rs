@@ -4,6 +4,7 @@
 use crate::Failure;
 use crate::console::Console;
 use crate::folder::choose;
+use hlo_analysis::program_kind::{ProgramDecision, ProgramKind, decide};
 use hlo_ir::diag::{Diagnostic, Entity, SourceMap, Span};
 use hlo_ir::{CompId, InstId, Module};
 use hlo_pass::pipeline::nearest;
@@ -80,6 +81,8 @@ pub(crate) struct Loaded {
     pub module: Module,
     /// What a proto said that the module cannot hold.
     pub kept: Kept,
+    /// What the module is a program of, by the user's word, its file's name and its text; `None` until it is completed.
+    pub program: Option<ProgramDecision>,
     sources: SourceMap,
     n_inst_slots: usize,
     n_comp_slots: usize,
@@ -182,7 +185,7 @@ impl Source {
         } else {
             let Parsed { module, sources } = hlo_text::parse_bytes(part.bytes).map_err(failure)?;
             let (n_inst_slots, n_comp_slots) = (module.n_inst_slots(), module.n_comp_slots());
-            Loaded { module, kept: Kept::default(), sources, n_inst_slots, n_comp_slots }
+            Loaded { module, kept: Kept::default(), program: None, sources, n_inst_slots, n_comp_slots }
         };
         self.verify(part, &loaded, has_color).map(|()| loaded)
     }
@@ -239,7 +242,18 @@ impl Lines<'_> {
 impl Loaded {
     /// A module that a pass made; no text has its instructions.
     pub(crate) fn made(module: Module) -> Loaded {
-        Loaded { module, kept: Kept::default(), sources: SourceMap::default(), n_inst_slots: 0, n_comp_slots: 0 }
+        let (kept, sources) = (Kept::default(), SourceMap::default());
+        Loaded { module, kept, program: None, sources, n_inst_slots: 0, n_comp_slots: 0 }
+    }
+
+    /// What the module is a program of.
+    pub(crate) fn decision(&self) -> ProgramDecision {
+        self.program.unwrap_or_else(|| decide(&self.module, None, None))
+    }
+
+    /// What is known of the module beside its text.
+    pub(crate) fn known_kind(&self) -> Option<ProgramKind> {
+        self.program.map(|decision| decision.kind).filter(|&kind| kind != ProgramKind::OneDevice)
     }
 
     /// Where an entity's name stands in its part; `None` for the module and for what passes added.

@@ -6,7 +6,7 @@
 use crate::analyze::MemoryFacts;
 use crate::arguments::{Arguments, Command};
 use crate::audit::Asked;
-use crate::complete::complete;
+use crate::complete::{Takes, complete};
 use crate::console::Console;
 use crate::input::{Loaded, Source};
 use crate::output_format::{self, OutputFormat};
@@ -70,7 +70,7 @@ impl OpenModule {
     fn open(source: Source, options: &[(&str, &str)], console: &mut Console<'_>) -> Result<OpenModule, Failure> {
         let counts = arguments(&[], options)?.optimize.counts;
         let mut loaded = source.load(source.whole(), console.has_color)?;
-        complete(&source, source.whole(), &mut loaded, counts, console)?;
+        complete(&source, source.whole(), &mut loaded, (counts, Takes::PerDevice), console)?;
         Ok(OpenModule { source: Arc::new(source), loaded, has_changed: false })
     }
 

@@ -1,7 +1,7 @@
 //! The main job: read, verify, run passes, print.
 
 use crate::arguments::{Check, Emit, OptimizeArgs};
-use crate::complete::{complete, complete_unsaid};
+use crate::complete::{Takes, complete, refuse_global, refuse_per_device};
 use crate::console::Console;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
 use crate::machine::Chosen;
@@ -9,6 +9,7 @@ use crate::notes::{self, Notes};
 use crate::output::Staged;
 use crate::output_format::OutputFormat;
 use crate::params::Said;
+use crate::presets::PresetInput;
 use crate::progress::Progress;
 use crate::prove::passes::prove_passes;
 use crate::report::{self, Before, Detail, Document, DocumentFormat, ModuleReport, Predicted, Pricing, Scope, Size};
@@ -439,8 +440,15 @@ impl<'a> Job<'a> {
             Err(failure) => return Err(failure),
         };
         if self.work.is_any() || self.args.counts.is_any() {
-            let tells = if self.work.partitions() { complete_unsaid } else { complete };
-            match tells(self.source, part, &mut loaded, self.args.counts, console) {
+            let input = self.work.preset.as_ref().map(|preset| presets::input_of(&preset.call));
+            let takes = match input {
+                _ if self.args.quiet => Takes::AnySilently,
+                Some(PresetInput::PerDevice) => Takes::PerDeviceAlone,
+                Some(PresetInput::Global) => Takes::Any,
+                None if self.work.partitions() => Takes::Any,
+                None => Takes::PerDevice,
+            };
+            match complete(self.source, part, &mut loaded, (self.args.counts, takes), console) {
                 Err(Failure::Diagnostics(text)) => {
                     self.errors.push_str(&text);
                     return Ok(None);
@@ -487,13 +495,18 @@ impl<'a> Job<'a> {
         progress: &Progress,
         console: &mut Console<'_>,
     ) -> Result<Option<Optimized>, Failure> {
+        if let Err(failure) = self.check_kind(part, &loaded, console.has_color) {
+            let Failure::Diagnostics(text) = failure else { return Err(failure) };
+            self.errors.push_str(&text);
+            return Ok(None);
+        }
         let (machine, device) = (self.args.machine.as_deref(), self.args.device.as_deref());
         let n_devices = find_n_devices(&loaded.module).max(self.work.n_devices());
         let chosen = Chosen::find(machine, device, n_devices)?;
         let of_this_size = chosen.map(|chosen| Work::new(self.args, Some(chosen))).transpose()?;
         let work = of_this_size.as_ref().unwrap_or(self.work);
         let deadline = self.args.timeout.map_or_else(Deadline::default, Deadline::within);
-        let mut analyses = Analyses::new(params);
+        let mut analyses = Analyses::new(params).with_program(loaded.known_kind());
         let mut report = ModuleReport::new(&loaded.module);
         let mut module = std::mem::take(&mut loaded.module);
         let unproved = (self.args.check == Some(Check::Prove)).then(|| (module.clone(), analyses.clone()));
@@ -540,6 +553,22 @@ impl<'a> Job<'a> {
         report.times = times.collect();
         loaded.module = module;
         Ok(Some(Optimized { loaded, params: analyses.params, pricing: work.pricing.clone(), report, has_changed }))
+    }
+
+    /// Refuses a module that is not what the preset, or the GPU backend, is about.
+    ///
+    /// # Errors
+    /// The program of each device, or of all devices together, where the other was expected.
+    fn check_kind(&self, part: Part<'_>, loaded: &Loaded, has_color: bool) -> Result<(), Failure> {
+        let takes = self.work.preset.as_ref().map(|preset| presets::input_of(&preset.call));
+        match takes {
+            Some(PresetInput::PerDevice) => refuse_global(self.source, part, loaded, has_color),
+            Some(PresetInput::Global) => refuse_per_device(self.source, part, loaded, has_color),
+            None if self.args.emit.is_of_plan() && !self.work.partitions() => {
+                refuse_global(self.source, part, loaded, has_color)
+            }
+            None => Ok(()),
+        }
     }
 
     /// Proves the passes of the way that was taken, then the others, and says so.

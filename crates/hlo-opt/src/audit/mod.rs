@@ -5,7 +5,7 @@ mod selection;
 mod text;
 
 use crate::arguments::{AuditArgs, ReportFormat};
-use crate::complete::read_completed;
+use crate::complete::{Takes, read_completed, refuse_global};
 use crate::console::Console;
 use crate::input::{Lines, Loaded, Part, Source};
 use crate::params::Said;
@@ -14,7 +14,6 @@ use budgets::Budget;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_audit::{AuditOptions, AuditReport, CHECKS, CheckInfo, Finding, Totals};
 use hlo_ir::InstId;
-use hlo_ir::diag::{Diagnostic, Entity};
 use selection::Selection;
 use serde::Serialize;
 
@@ -28,7 +27,7 @@ pub(crate) fn run(args: &AuditArgs, console: &mut Console<'_>) -> Result<u8, Fai
     }
     let Some(file) = &args.file else { return Err(Failure::Usage("expected a file".into())) };
     let asked = Asked::read(args, console)?;
-    let (source, loaded) = read_completed(file, args.counts, console)?;
+    let (source, loaded) = read_completed(file, args.counts, Takes::PerDeviceAlone, console)?;
     let facts = asked.find_facts(&source, &loaded, console.has_color)?;
     match args.format {
         _ if args.json => console.print_json(&facts)?,
@@ -76,16 +75,6 @@ impl<'a> Asked<'a> {
         let place = Places { source, part, loaded, lines: source.lines() };
         Ok(Facts::of(&place, &options, &report, (denied, budgets::of(args, &report.totals))))
     }
-}
-
-/// A program of all devices together has no collectives yet: a clean audit would say nothing of the step.
-fn refuse_global(source: &Source, part: Part<'_>, loaded: &Loaded, has_color: bool) -> Result<(), Failure> {
-    let Some(inst) = hlo_audit::find_global_mark(&loaded.module) else { return Ok(()) };
-    let name = loaded.module.inst_name(inst);
-    let message = format!("%{name}: expected the program of one device, found a program of all devices together");
-    let help = "audit the module after XLA's SPMD partitioner: --xla_dump_hlo_pass_re=spmd.*";
-    let diagnostic = Diagnostic::about("global-program", Entity::Inst(inst), message).with_help(help);
-    Err(Failure::Diagnostics(source.render(part, Some(loaded), vec![diagnostic], has_color)))
 }
 
 /// Where instructions stand in the file.

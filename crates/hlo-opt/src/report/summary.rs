@@ -61,6 +61,10 @@ pub(super) fn deed(report: &ModuleReport) -> String {
     let way = report.choice.as_ref().and_then(|choice| choice.taken()).map(|taken| taken.way);
     if changed.is_empty() {
         return match way {
+            // The way taken has passes, and all of them left the module as it is.
+            Some(_) if report.reports.iter().any(|pass| pass.unchanged_because.is_some()) => {
+                format!("left as it is{}", reason(report).map_or(String::new(), |why| format!(": {why}")))
+            }
             Some(_) => "left as it is: no other way to run it is predicted to be faster".into(),
             None => format!("left as it is{}", reason(report).map_or(String::new(), |why| format!(": {why}"))),
         };
