@@ -165,7 +165,7 @@ pub(crate) struct OptimizeArgs {
     /// Only check the module
     #[arg(long, conflicts_with_all = ["pipelines", "preset", "output"])]
     pub verify_only: bool,
-    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
+    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// Stop with an error where the passes of a module take longer
@@ -335,7 +335,7 @@ pub(crate) struct AuditArgs {
     /// Trips of a loop whose count cannot be found
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub unknown_trip_count: u64,
-    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
+    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// How many devices there are.
@@ -395,7 +395,7 @@ pub(crate) struct ReplicationArgs {
     /// A table, or one JSON object a line
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: ReportFormat,
-    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
+    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// How many devices there are.
@@ -442,7 +442,7 @@ pub(crate) struct RunArgs {
     /// Write the outputs here: arrays out{leaf}_d{device}
     #[arg(short, long = "output", value_name = "NPZ")]
     pub output: Option<PathBuf>,
-    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
+    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// Stop at the first instruction that makes a value that is not finite

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &BisectArgs, console: &mut Console<'_>) -> Result<u8, Fa
     progress.now("reading and verifying");
     let (source, loaded) = read_completed(&args.file, args.judge.counts, Takes::Any, console)?;
     let wrong = |text: String| Failure::File(format!("{}: {text}", source.name));
-    let params = said.of(&source, source.whole(), &loaded, console.has_color)?;
+    let params = said.of(&source, source.whole(), &loaded, console)?;
     let mut analyses = Analyses::new(params).with_program(loaded.known_kind());
     progress.now("comparing ways to run the module");
     let passes = passes(args, &loaded.module, &analyses, console, &wrong)?;

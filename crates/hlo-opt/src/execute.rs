@@ -115,7 +115,7 @@ fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan), 
     let calls = parse_pipeline(&presets::gpu_passes(args.matmul.into())).map_err(|e| wrong(e.to_string()))?;
     let passes = bind(&calls, &registry::passes()).map_err(|e| wrong(e.to_string()))?;
     let mut module = loaded.module.clone();
-    let mut analyses = Analyses::new(said.of(&source, source.whole(), &loaded, console.has_color)?);
+    let mut analyses = Analyses::new(said.of(&source, source.whole(), &loaded, console)?);
     run_pipeline(&mut module, &mut analyses, &passes, PassOptions::default()).map_err(|error| {
         let messages = error.diagnostics.iter().map(|d| d.message.clone()).collect::<Vec<_>>();
         wrong(format!("pass `{}`: {}", error.pass, messages.join("; ")))

@@ -119,7 +119,8 @@ impl OpenModule {
         let Some(Command::Audit(args)) = arguments(&["audit", "-"], options)?.command else {
             return Err(Failure::Usage("expected options of `audit`".into()));
         };
-        let facts = in_memory(|console| Asked::read(&args, console)?.find_facts(&self.source, &self.loaded, false))?.0;
+        let facts =
+            in_memory(|console| Asked::read(&args, console)?.find_facts(&self.source, &self.loaded, console))?.0;
         Ok(serde_json::to_string(&facts).unwrap_or_default())
     }
 

@@ -391,7 +391,7 @@ pub(crate) fn optimize_loaded(
     let work = Work::new(args, Chosen::of_any_size(args.machine.as_deref(), args.device.as_deref())?)?;
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let part = source.whole();
-    let params = said.of(source, part, &loaded, console.has_color)?;
+    let params = said.of(source, part, &loaded, console)?;
     let mut job = Job::new(args, &work, &said, source);
     let progress = Progress::start(console.shows_progress);
     match job.optimize(part, loaded, params, &progress, console)? {
@@ -456,7 +456,7 @@ impl<'a> Job<'a> {
                 completed => completed?,
             }
         }
-        let params = match self.said.of(self.source, part, &loaded, console.has_color) {
+        let params = match self.said.of(self.source, part, &loaded, console) {
             Ok(params) => params,
             Err(Failure::Diagnostics(text)) => {
                 self.errors.push_str(&text);

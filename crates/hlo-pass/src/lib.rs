@@ -30,6 +30,12 @@ pub trait Pass: Send + Sync {
     /// What stops the pass; the module is then as it was.
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError>;
 
+    /// Returns whether the pass looks at all-reduces of one array each. The runner then splits those of several arrays before the pass
+    /// runs, and keeps the split if the pass changes the module.
+    fn takes_single_all_reduces(&self) -> bool {
+        false
+    }
+
     /// Returns whether the pass, by its options, may leave files beside the module in its report.
     fn writes_files(&self) -> bool {
         false

@@ -1,15 +1,16 @@
 //! Runs a pipeline: times each pass, verifies after a change, and with `check` holds each pass to its contract.
 
 use crate::pipeline::{PassCall, PipelineError};
-use crate::report::PassReport;
+use crate::report::{Decision, PassReport};
 use crate::{Changed, Deadline, Options, Pass, PassCx, PassError, PassInfo, deadline};
-use hlo_analysis::Analyses;
 use hlo_analysis::frequency::Frequencies;
 use hlo_analysis::in_flight::meetings;
 use hlo_analysis::memory::memory_sizes;
-use hlo_ir::Module;
+use hlo_analysis::{Analyses, Preserved};
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::print::{PrintOptions, print_module};
+use hlo_ir::{Module, Opcode};
+use hlo_spmd::{TupleCollective, split_tuples};
 use std::time::{Duration, Instant};
 
 /// A pass ready to run.
@@ -139,8 +140,15 @@ pub fn run_pipeline(
         let mut work = module.clone();
         let before = options.check.then(|| print_module(module, &PrintOptions::default()));
         let mut report = PassReport::new(bound.name);
+        let split =
+            if bound.pass.takes_single_all_reduces() { split_before(&mut work, bound.name)? } else { Vec::new() };
+        let mut of_split = (!split.is_empty()).then(|| {
+            let mut fresh = analyses.clone();
+            fresh.invalidate(Preserved::NONE);
+            fresh
+        });
         let mut cx = PassCx {
-            analyses,
+            analyses: of_split.as_mut().unwrap_or(analyses),
             report: &mut report,
             measures_peaks: options.measures_peaks,
             deadline: options.deadline,
@@ -157,6 +165,15 @@ pub fn run_pipeline(
                 return Err(RunError { least_bytes, ..fail(work, vec![diagnostic]) });
             }
         };
+        match (changed, of_split) {
+            (Changed::Yes(_), Some(of_split)) => {
+                *analyses = of_split;
+                report.decisions.splice(0..0, split);
+            }
+            // A split from which nothing comes is none.
+            (Changed::No, Some(_)) => work = module.clone(),
+            (Changed::Yes(_) | Changed::No, None) => {}
+        }
         let started = Instant::now();
         if let Changed::Yes(_) = changed {
             keep_result_sharding(module, &mut work);
@@ -184,6 +201,19 @@ pub fn run_pipeline(
         }
     }
     Ok(summary)
+}
+
+/// Splits the all-reduces of several arrays in a module for a pass that looks at single ones; a decision for each.
+fn split_before(work: &mut Module, pass: &'static str) -> Result<Vec<Decision>, RunError> {
+    let met = split_tuples(work, &[Opcode::AllReduce]).map_err(|error| {
+        let diagnostics = vec![PassError::from(error).diagnostic];
+        RunError { pass, diagnostics, least_bytes: None, module: Box::new(work.clone()) }
+    })?;
+    let split = met.into_iter().filter_map(|TupleCollective { inst, outcome }| {
+        let told = Decision::about(work, inst, "split", "each operand gets an all-reduce of its own");
+        outcome.ok().map(|collectives| Decision { collectives, ..told })
+    });
+    Ok(split.collect())
 }
 
 /// What the annotation of the entry's result says stays true where a pass puts another root of the same shape in the place of one.

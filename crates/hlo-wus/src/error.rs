@@ -327,7 +327,7 @@ impl fmt::Display for GradientRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             GradientRefusal::Asynchronous => "asynchronous: run the pass before scheduling",
-            GradientRefusal::ReducesTuple => "reduces a tuple; this form of the pass takes array all-reduces",
+            GradientRefusal::ReducesTuple => "reduces several arrays, and cannot be split",
             GradientRefusal::Scalar => "a scalar",
             GradientRefusal::DynamicDims => "has dynamic dims",
             GradientRefusal::OneDevice => "the module runs on one device",

@@ -406,6 +406,10 @@ impl ShardWeightUpdate {
 }
 
 impl Pass for ShardWeightUpdate {
+    fn takes_single_all_reduces(&self) -> bool {
+        true
+    }
+
     fn writes_files(&self) -> bool {
         self.is_interface_sharded
     }

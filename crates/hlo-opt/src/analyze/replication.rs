@@ -19,7 +19,7 @@ use std::fmt::Write;
 pub(super) fn run(args: &ReplicationArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let (source, loaded) = read_completed(&args.file, args.counts, Takes::PerDevice, console)?;
-    let params = said.of(&source, source.whole(), &loaded, console.has_color)?;
+    let params = said.of(&source, source.whole(), &loaded, console)?;
     let module = loaded.module;
     let across = chosen_axis(args, &module)?;
     let facts = Replication::compute(&module, &params);

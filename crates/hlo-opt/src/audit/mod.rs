@@ -28,7 +28,7 @@ pub(crate) fn run(args: &AuditArgs, console: &mut Console<'_>) -> Result<u8, Fai
     let Some(file) = &args.file else { return Err(Failure::Usage("expected a file".into())) };
     let asked = Asked::read(args, console)?;
     let (source, loaded) = read_completed(file, args.counts, Takes::PerDeviceAlone, console)?;
-    let facts = asked.find_facts(&source, &loaded, console.has_color)?;
+    let facts = asked.find_facts(&source, &loaded, console)?;
     match args.format {
         _ if args.json => console.print_json(&facts)?,
         ReportFormat::Json => console.print_json(&facts)?,
@@ -60,12 +60,17 @@ impl<'a> Asked<'a> {
     ///
     /// # Errors
     /// A program of all devices together, or arguments that do not fit the module.
-    pub(crate) fn find_facts(&self, source: &Source, loaded: &Loaded, has_color: bool) -> Result<Facts, Failure> {
+    pub(crate) fn find_facts(
+        &self,
+        source: &Source,
+        loaded: &Loaded,
+        console: &mut Console<'_>,
+    ) -> Result<Facts, Failure> {
         let Asked { args, denied, allowed, said } = self;
         let part = source.whole();
-        refuse_global(source, part, loaded, has_color)?;
+        refuse_global(source, part, loaded, console.has_color)?;
         let options = AuditOptions {
-            params: said.of(source, part, loaded, has_color)?,
+            params: said.of(source, part, loaded, console)?,
             frequency: FrequencyOptions { unknown_trip_count: args.unknown_trip_count },
             machine: machine::machine(&args.machine, loaded.module.n_devices().max(1))?,
         };

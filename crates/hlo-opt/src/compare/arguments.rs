@@ -68,7 +68,7 @@ pub(crate) struct BisectArgs {
     /// What presets and passes plan for, by name: nodes of a100, b200, h100 or h200
     #[arg(long, value_name = "NAME")]
     pub machine: Option<String>,
-    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
+    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// Write the module before and after the pass here: before.hlo, after.hlo

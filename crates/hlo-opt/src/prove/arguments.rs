@@ -21,7 +21,7 @@ pub(crate) struct ProveArgs {
     pub before: PathBuf,
     /// What is to give the same; or a folder of --preset sharded-state, whose modules run one after the other
     pub after: PathBuf,
-    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
+    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// How the proof is shown

@@ -70,7 +70,7 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     progress.now("reading and verifying");
     let (source, loaded) = read_completed(&args.before, args.judge.counts, Takes::Any, console)?;
     let said = Said::read(args.replicated_params.as_deref(), console)?;
-    let facts = said.of(&source, source.whole(), &loaded, console.has_color)?;
+    let facts = said.of(&source, source.whole(), &loaded, console)?;
     let Chain { name, modules, program: after } = read_chain(&args.after, args.judge.counts, console)?;
     let chain: Vec<&Module> = modules.iter().collect();
     progress.now("proving");
