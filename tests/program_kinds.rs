@@ -4,7 +4,8 @@ use crate::cli::{Outcome, folder, run, sample};
 use hlo_tests::{root, samples};
 use std::path::{Path, PathBuf};
 
-/// A step as JAX dumps it before XLA's passes with GSPMD: parameters and results alone have shardings, and no call speaks to a partitioner.
+/// A step as JAX dumps it before XLA's passes with GSPMD: parameters and results alone have shardings, and no call
+/// speaks to a partitioner.
 const GSPMD_STEP: &str = "HloModule jit_loss, entry_computation_layout={(f32[8,6]{1,0}, f32[6,12]{1,0})->f32[12]{0}}, \
     allow_spmd_sharding_propagation_to_parameters={false,false}, num_partitions=4
 
@@ -23,7 +24,8 @@ ENTRY %main.9 (x: f32[8,6], w: f32[6,12]) -> f32[12] {
 }
 ";
 
-/// A dim of size 1 that is cut over two devices: the second one's tile is padding, and tiles have the shape of the whole.
+/// A dim of size 1 that is cut over two devices: the second one's tile is padding, and tiles have the shape of the
+/// whole.
 const SIZE_ONE: &str = "HloModule narrow, num_partitions=2
 
 ENTRY %main (a: f32[3,1], b: f32[4]) -> (f32[3,1], f32[4]) {
@@ -170,4 +172,42 @@ fn the_user_has_the_last_word_on_the_kind() {
     let step = sample("programs/mlp_adam.hlo");
     let again = run(&["--preset", "auto-spmd", &step]);
     assert!(again.code == 1 && again.stderr.contains("a partitioner named the entry"), "{}", again.stderr);
+}
+
+/// A step of PyTorch/XLA with two replicas: without its momentum among the parameters, or with it.
+fn graph(number: u32, has_state: bool) -> String {
+    let [shape, param, momentum] = match has_state {
+        true => [", m: f32[8]", "  %m = f32[8]{0} parameter(2)\n", "%m"],
+        false => ["", "  %m = f32[8]{0} broadcast(%zero), dimensions={}\n", "%m"],
+    };
+    format!(
+        "HloModule SyncTensorsGraph.{number}, replica_count=2\n\n%add (a: f32[], b: f32[]) -> f32[] {{\n  %a = f32[] parameter(0)\n  \
+         %b = f32[] parameter(1)\n  ROOT %s = f32[] add(%a, %b)\n}}\n\nENTRY %main (x: f32[8], w: f32[8]{shape}) -> (f32[8], f32[8]) {{\n  \
+         %x = f32[8]{{0}} parameter(0)\n  %w = f32[8]{{0}} parameter(1)\n  %zero = f32[] constant(0)\n{param}  %g = f32[8]{{0}} \
+         all-reduce(%x), replica_groups={{}}, to_apply=%add\n  %m2 = f32[8]{{0}} add({momentum}, %g)\n  %w2 = f32[8]{{0}} \
+         subtract(%w, %m2)\n  ROOT %out = (f32[8]{{0}}, f32[8]{{0}}) tuple(%w2, %m2)\n}}\n"
+    )
+}
+
+#[test]
+fn of_two_steps_in_a_dump_the_steady_one_is_taken() {
+    let dump = folder("two_steps");
+    let write = |number: u32, text: String| {
+        let name = format!("module_{number:04}.SyncTensorsGraph.{number}.before_optimizations.txt");
+        std::fs::write(dump.join(name), text).expect("a dump");
+    };
+    write(11, graph(11, false));
+    write(25, graph(25, true));
+    let folder = dump.display().to_string();
+    let out = run(&[&folder]);
+    assert!(out.code == 0 && out.stdout.starts_with("HloModule SyncTensorsGraph.25"), "{}{}", out.stderr, out.stdout);
+    assert!(
+        out.stderr.contains("the steady step (*) is taken") && out.stderr.contains("optimizer state"),
+        "{}",
+        out.stderr
+    );
+    // Of two with as many parameters nobody knows which one is meant.
+    write(31, graph(31, true));
+    let out = run(&[&folder]);
+    assert!(out.code == 2 && out.stderr.contains("several steps: name the file of one"), "{}", out.stderr);
 }

@@ -41,7 +41,8 @@ pub struct Analyses {
     pub params: ParamFacts,
     /// What the user said of loops.
     pub frequency_options: FrequencyOptions,
-    /// What is known of the module beside its text: whether it is the program of all devices together or of each device.
+    /// What is known of the module beside its text: whether it is the program of all devices together or of each
+    /// device.
     pub program: Option<ProgramKind>,
     replication: Shared<Arc<Replication>>,
     frequencies: Option<(FrequencyOptions, Arc<Frequencies>)>,

@@ -1,8 +1,9 @@
-//! Whether a module is the program of all devices together or the program of each device: the one place that decides it.
+//! Whether a module is the program of all devices together or the program of each device: the one place that decides
+//! it.
 //!
-//! A global program has the shapes of whole values; a partitioner makes the program of each device of it, with the shapes of tiles. Both
-//! name the number of partitions in the header and may have `sharding=` on parameters and results, so that one look is not enough.
-//! [`decide`] takes the first of these that applies, the surest first:
+//! A global program has the shapes of whole values; a partitioner makes the program of each device of it, with the
+//! shapes of tiles. Both name the number of partitions in the header and may have `sharding=` on parameters and
+//! results, so that one look is not enough. [`decide`] takes the first of these that applies, the surest first:
 //!
 //! | evidence | kind |
 //! |---|---|
@@ -20,7 +21,8 @@
 //! | a result that its `sharding=` says is equal on devices, and that depends on a parameter's part of each device | global |
 //! | nothing | per device |
 //!
-//! Effects that run on one device, such as an outfeed, keep their `sharding={maximal …}` in programs of each device; it is no evidence.
+//! Effects that run on one device, such as an outfeed, keep their `sharding={maximal …}` in programs of each device; it
+//! is no evidence.
 
 use crate::annotations::{ParamFacts, ParamLeaf, entry_leaves, own_sharding};
 use crate::replication::{Difference, Differences, Replication};
@@ -79,7 +81,8 @@ pub enum Evidence {
     Stage(DumpStage),
     /// The header lets XLA propagate shardings.
     OpenShardings,
-    /// A result that would differ between devices which hold the same by its sharding: its number, and the parameter's leaf.
+    /// A result that would differ between devices which hold the same by its sharding: its number, and the parameter's
+    /// leaf.
     ResultDiffers {
         /// The flat number of the result.
         output: usize,
@@ -116,8 +119,9 @@ impl ProgramDecision {
         matches!(self.evidence, Evidence::OnlyInterface | Evidence::Nothing)
     }
 
-    /// Returns whether this program has whole values of which the program `after` takes and gives tiles; `None` where shapes have to
-    /// tell. A program of whose kind nothing is known is taken for that of the other if both have the same interface.
+    /// Returns whether this program has whole values of which the program `after` takes and gives tiles; `None` where
+    /// shapes have to tell. A program of whose kind nothing is known is taken for that of the other if both have the
+    /// same interface.
     pub fn has_tiles_in(&self, after: &ProgramDecision, has_same_interface: bool) -> Option<bool> {
         match (self.kind, after.kind) {
             (ProgramKind::Global, ProgramKind::PerDevice) => Some(!(after.is_open() && has_same_interface)),
@@ -154,7 +158,8 @@ impl ProgramDecision {
         }
     }
 
-    /// Returns whether a reader of the module may expect the other kind: the evidence stands in no instruction and no name in it.
+    /// Returns whether a reader of the module may expect the other kind: the evidence stands in no instruction and no
+    /// name in it.
     pub fn is_surprising(&self) -> bool {
         match self.evidence {
             Evidence::Stage(_) => self.is_global(),

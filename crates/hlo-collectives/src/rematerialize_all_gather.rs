@@ -33,8 +33,8 @@
 //! operand of the first of these uses, so that nobody merges the two or moves it ahead. Each round measures the memory anew
 //! ([`hlo_analysis::memory`]); there are at most as many rounds as gathers.
 //!
-//! **Requires** nothing. **Ensures** the same results, bit for bit, and a peak that is no higher. **Errors**: a peak that
-//! stays above the limit.
+//! **Requires** nothing. **Ensures** the same results, bit for bit, and a peak that is no higher. **Errors**: a peak
+//! that stays above the limit.
 //!
 //! References: Chen et al., *Training Deep Nets with Sublinear Memory Cost*, 2016 (what is dropped and computed again); Rajbhandari et
 //! al., *ZeRO*, SC 2020, section 5.3 (parameters gathered for the forward and for the backward pass); DeepSpeed DeepCompile, 2025

@@ -12,8 +12,9 @@
 //! ```
 //! The sample `ir-samples/passes/split-tuple-all-reduce/two.hlo` runs this.
 //!
-//! **Why.** Passes that look at one weight at a time need one collective for each. Those that do split what they meet themselves
-//! ([`hlo_spmd::split_tuples`]); this pass does it by itself. `combine-collectives` puts together again what is left. A reduce-scatter of several operands cannot be written in StableHLO, split ones can.
+//! **Why.** Passes that look at one weight at a time need one collective for each. Those that do split what they meet
+//! themselves ([`hlo_spmd::split_tuples`]); this pass does it by itself. `combine-collectives` puts together again what
+//! is left. A reduce-scatter of several operands cannot be written in StableHLO, split ones can.
 //!
 //! **What it does not do.** Collectives in control dependencies and asynchronous ones stay. What fixes layouts (`constrain_layout`, as
 //! PyTorch/XLA writes it) goes on to fix them for each array.

@@ -51,8 +51,8 @@ impl Arguments {
     /// Parses the words of a command line, the program's name first.
     ///
     /// # Errors
-    /// Wrong usage, or a request for help or the version. Options of the main job before another command are wrong usage; options of
-    /// all commands, such as `--color`, are not.
+    /// Wrong usage, or a request for help or the version. Options of the main job before another command are wrong
+    /// usage; options of all commands, such as `--color`, are not.
     pub(crate) fn parse_words(
         words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> clap::error::Result<Arguments> {
@@ -335,7 +335,8 @@ pub(crate) struct AuditArgs {
     /// Trips of a loop whose count cannot be found
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub unknown_trip_count: u64,
-    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
+    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a
+    /// stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// How many devices there are.
@@ -395,7 +396,8 @@ pub(crate) struct ReplicationArgs {
     /// A table, or one JSON object a line
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: ReportFormat,
-    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
+    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a
+    /// stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// How many devices there are.
@@ -442,7 +444,8 @@ pub(crate) struct RunArgs {
     /// Write the outputs here: arrays out{leaf}_d{device}
     #[arg(short, long = "output", value_name = "NPZ")]
     pub output: Option<PathBuf>,
-    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
+    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a
+    /// stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// Stop at the first instruction that makes a value that is not finite

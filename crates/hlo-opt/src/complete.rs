@@ -49,8 +49,8 @@ pub(crate) fn read_completed(
     Ok((source, loaded))
 }
 
-/// Puts into the module's header and parameters what its text leaves out, says where that comes from, and decides what the module is a
-/// program of. Says so where a reader may not expect it, or where the command is about the other kind.
+/// Puts into the module's header and parameters what its text leaves out, says where that comes from, and decides what
+/// the module is a program of. Says so where a reader may not expect it, or where the command is about the other kind.
 ///
 /// # Errors
 /// The flags contradict the header; the collectives contradict each other; or the module is not valid on so many devices.

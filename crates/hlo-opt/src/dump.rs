@@ -16,8 +16,8 @@ pub(crate) fn partitioner_input(file: &Path) -> Option<PathBuf> {
     found.max().map(|other| folder.join(other))
 }
 
-/// When XLA dumped a module, by the file's name: before its partitioner, or after it. `None` for other names, and for dumps from in
-/// between, of which the name does not say on which side of the partitioner they are.
+/// When XLA dumped a module, by the file's name: before its partitioner, or after it. `None` for other names, and for
+/// dumps from in between, of which the name does not say on which side of the partitioner they are.
 pub(crate) fn stage_of(file: &Path) -> Option<DumpStage> {
     let name = file.file_name()?.to_str()?;
     let name = name.strip_suffix(".gz").unwrap_or(name);

@@ -16,7 +16,8 @@ pub(crate) struct CountArgs {
     #[arg(long, alias = "num_replicas", value_name = "N", value_parser = clap::value_parser!(i64).range(1..1 << 24))]
     #[arg(hide_short_help = true)]
     pub num_replicas: Option<i64>,
-    /// What the (first) module is: of each device, or of all together; found from the module and its file's name if not given
+    /// What the (first) module is: of each device, or of all together; found from the module and its file's name if not
+    /// given
     #[arg(long, value_name = "KIND", hide_short_help = true)]
     pub program: Option<ProgramChoice>,
 }

@@ -184,8 +184,8 @@ impl Ways {
         numbers.into_iter().flat_map(|number| &self.ways[number].passes).collect()
     }
 
-    /// Forgets the figures of ways that take more than the limit at their peak, and says so. `least_failed` is the least peak of the ways
-    /// that failed because of it.
+    /// Forgets the figures of ways that take more than the limit at their peak, and says so. `least_failed` is the
+    /// least peak of the ways that failed because of it.
     ///
     /// # Errors
     /// No way is left.

@@ -30,8 +30,8 @@ pub trait Pass: Send + Sync {
     /// What stops the pass; the module is then as it was.
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError>;
 
-    /// Returns whether the pass looks at all-reduces of one array each. The runner then splits those of several arrays before the pass
-    /// runs, and keeps the split if the pass changes the module.
+    /// Returns whether the pass looks at all-reduces of one array each. The runner then splits those of several arrays
+    /// before the pass runs, and keeps the split if the pass changes the module.
     fn takes_single_all_reduces(&self) -> bool {
         false
     }
@@ -116,7 +116,8 @@ impl PassError {
         PassError { diagnostic: Diagnostic::about(rule, entity, message), least_bytes: None }
     }
 
-    /// The error of a pass that cannot bring the peak memory down to `limit_bytes`; `least_bytes` is the least peak that it found.
+    /// The error of a pass that cannot bring the peak memory down to `limit_bytes`; `least_bytes` is the least peak
+    /// that it found.
     pub fn above_limit(limit_bytes: u64, least_bytes: u64, message: impl Into<String>) -> PassError {
         let message = message.into();
         let text = format!(

@@ -27,7 +27,8 @@ pub struct Options {
     pub inputs: Vec<Option<LeafSharding>>,
     /// When to stop: what is not proved until then is unknown.
     pub deadline: Option<Instant>,
-    /// Whether the first module has whole values of which the others take and give tiles; `None` where the shapes have to tell.
+    /// Whether the first module has whole values of which the others take and give tiles; `None` where the shapes have
+    /// to tell.
     pub is_global: Option<bool>,
 }
 

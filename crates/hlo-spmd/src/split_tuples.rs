@@ -11,7 +11,8 @@ use hlo_ir::{InstId, Module, Opcode, Shape};
 /// A collective of several arrays.
 #[derive(Clone, Debug)]
 pub struct TupleCollective {
-    /// The collective. Where it was split it stands in no computation any more; its name and shape can still be asked for.
+    /// The collective. Where it was split it stands in no computation any more; its name and shape can still be asked
+    /// for.
     pub inst: InstId,
     /// The collectives that took its place, and it; or what keeps it as it is.
     pub outcome: Result<Vec<CollectiveChange>, Obstacle>,
@@ -22,8 +23,9 @@ pub fn takes_several(module: &Module, inst: InstId, ops: &[Opcode]) -> bool {
     ops.contains(&module.inst(inst).opcode) && module.shape(inst).as_tuple().is_some()
 }
 
-/// Splits the collectives of these opcodes that take several arrays: one for each operand, on channels of their own. Reads of an element take
-/// it, other users a tuple of all. A layout that is fixed stays fixed for each array. Returns those that were met; linear.
+/// Splits the collectives of these opcodes that take several arrays: one for each operand, on channels of their own.
+/// Reads of an element take it, other users a tuple of all. A layout that is fixed stays fixed for each array. Returns
+/// those that were met; linear.
 ///
 /// # Errors
 /// An instruction would depend on itself.

@@ -1,8 +1,9 @@
 //! What the user says of the entry's parameters: `--replicated-params`.
 //!
-//! A spec is `optimizer` ([`OptimizerPromise`]), `all`, a list of flat leaf numbers and ranges (`0-12,14`), `/regex/` on the leaves' metadata names, or
-//! the shardings of a sibling module (`like:FILE`; the file is read by the command line, which calls
-//! [`ParamFacts::from_sibling`]). It is a promise, which nobody can check in full; where it contradicts the module's own
+//! A spec is `optimizer` ([`OptimizerPromise`]), `all`, a list of flat leaf numbers and ranges (`0-12,14`), `/regex/`
+//! on the leaves' metadata names, or the shardings of a sibling module (`like:FILE`; the file is read by the command
+//! line, which calls [`ParamFacts::from_sibling`]). It is a promise, which nobody can check in full; where it
+//! contradicts the module's own
 //! `sharding=`, it is an error ([`Contradiction`]). `stacked:` before `all`, a list or a pattern promises that the leaves are stacks of
 //! equal copies, one for each device, as `jax.pmap` takes them: their first dim is cut, and each device has one element of it.
 

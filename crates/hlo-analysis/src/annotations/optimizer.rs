@@ -1,13 +1,14 @@
 //! The promise `optimizer`: weights, optimizer state and the scalars of updates are the same on all devices.
 //!
-//! A leaf is promised if it goes on in the module's results: by ops that work element by element it reaches an output of its own type
-//! that depends on an exchange between devices, its next value. A scalar is promised too if it reaches outputs in this way and no exchange,
-//! such as a learning rate or a count of steps. Data is neither: what is made of it element by element has another type, or is exchanged with
-//! nobody.
+//! A leaf is promised if it goes on in the module's results: by ops that work element by element it reaches an output
+//! of its own type that depends on an exchange between devices, its next value. A scalar is promised too if it reaches
+//! outputs in this way and no exchange, such as a learning rate or a count of steps. Data is neither: what is made of
+//! it element by element has another type, or is exchanged with nobody.
 //!
-//! From devices that hold the same a step has to make what is the same again, else the promise is broken after one step. So each promised
-//! leaf needs outputs, of all that may be its next value, which the analysis shows equal on all devices *under the promise*. Others are dropped,
-//! and the analysis runs again until none is: the largest promise that keeps itself.
+//! From devices that hold the same a step has to make what is the same again, else the promise is broken after one
+//! step. So each promised leaf needs outputs, of all that may be its next value, which the analysis shows equal on all
+//! devices *under the promise*. Others are dropped, and the analysis runs again until none is: the largest promise that
+//! keeps itself.
 
 use super::{ParamFacts, differing_devices, entry_leaves};
 use crate::replication::{Across, Replication};
@@ -61,8 +62,8 @@ impl OptimizerPromise {
     }
 }
 
-/// The leaves that go on in results, of which the module does not say that they are cut. Those of arrays that only go on in what is
-/// exchanged with nobody are `left_out`, with the output.
+/// The leaves that go on in results, of which the module does not say that they are cut. Those of arrays that only go
+/// on in what is exchanged with nobody are `left_out`, with the output.
 fn find_candidates(module: &Module, root: InstId, left_out: &mut Vec<(usize, usize)>) -> Vec<Candidate> {
     let values = Values::find(module, Through::ALL, SharedCallees::Entered);
     let of_exchanges = outputs_of_exchanges(module, &values);

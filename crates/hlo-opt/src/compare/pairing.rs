@@ -33,8 +33,9 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The module beside programs that run one after the other. A module of one device beside those of several is a global program. So is one of
-    /// whose kind nothing is known, if its shapes are no others than those of wholes of which they take and give tiles.
+    /// The module beside programs that run one after the other. A module of one device beside those of several is a
+    /// global program. So is one of whose kind nothing is known, if its shapes are no others than those of wholes of
+    /// which they take and give tiles.
     ///
     /// # Errors
     /// It is a global program of several replicas, or on another number of devices.

@@ -4,7 +4,8 @@ use hlo_eval::{entry_leaves, result_leaves};
 use hlo_ir::op::Opcode;
 use hlo_ir::{ArrayShape, Module, Shape};
 
-/// Returns whether `chain`, which runs one module after the other, takes and gives arrays of the shapes of those of `a`.
+/// Returns whether `chain`, which runs one module after the other, takes and gives arrays of the shapes of those of
+/// `a`.
 pub(crate) fn is_same_interface(a: &Module, chain: &[&Module]) -> bool {
     difference(a, chain).is_none()
 }

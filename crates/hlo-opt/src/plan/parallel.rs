@@ -322,20 +322,25 @@ fn bytes_text(bytes: u64) -> String {
     }
 }
 
+/// The plans among which a search that ends finds one of least modelled time.
+const SPACE: &str = "  searched: on each mesh tried, which axis divides which dim of each op and value, all devices doing all ops in \
+                     turn; pipelines, other algebra and another order of the ops are not among these plans";
+
 /// The report for people.
 fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> String {
     let report = &plan.report;
     let mut out = String::new();
     let quality = match (report.is_exact, options.memory_limit) {
-        (true, None) => "nothing on the meshes searched takes less".to_string(),
-        (true, Some(_)) => {
-            "nothing on the meshes searched that keeps the limit, as the search counts memory, takes less".to_string()
-        }
+        (true, None) => "no plan searched takes less".to_string(),
+        (true, Some(_)) => "no plan searched that keeps the limit, as the search counts memory, takes less".to_string(),
         (false, _) => format!("gap {:.2} % on the meshes searched", 100.0 * report.gap()),
     };
     let (step, bound) = (time_text(report.step_s), time_text(report.bound_s));
     let _ = writeln!(out, "{}: {} devices, {}", file.display(), options.n_devices, report.machine);
     let _ = writeln!(out, "plan on mesh {}: {step} a step, bound {bound}: {quality}", report.mesh);
+    if report.is_exact {
+        let _ = writeln!(out, "{SPACE}");
+    }
     if !options.without.is_empty() {
         let parts: Vec<&str> = options.without.iter().map(|part| part.word()).collect();
         let _ = writeln!(out, "  kept from {}: plan and bound are those of such plans", parts.join(", "));

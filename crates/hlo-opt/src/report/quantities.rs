@@ -16,7 +16,8 @@ pub(crate) fn bytes(n: u64) -> String {
     }
 }
 
-/// Parts of a whole, in the whole's unit. The texts add up to the whole's: the last digits of the parts that lose most are rounded up.
+/// Parts of a whole, in the whole's unit. The texts add up to the whole's: the last digits of the parts that lose most
+/// are rounded up.
 pub(crate) fn parts_of<const N: usize>(whole: u64, parts: [u64; N]) -> [String; N] {
     let (shift, unit, digits): (u32, &str, usize) = match whole {
         0..1024 => (0, "B", 0),
@@ -60,8 +61,8 @@ const LEAST_FACTOR: f64 = 10.0;
 /// The largest factor that is told.
 const MOST_FACTOR: f64 = 1000.0;
 
-/// How much more or less the second is than the first, in percent of the first; `=` where it is as much, a factor where it is ten times
-/// as much or more.
+/// How much more or less the second is than the first, in percent of the first; `=` where it is as much, a factor where
+/// it is ten times as much or more.
 pub(crate) fn change(before: f64, after: f64) -> String {
     if before == after {
         return "=".into();

@@ -144,7 +144,8 @@ fn table(totals: &Totals, out: &mut String) {
         [(before, parts_before), (after, parts_after)].map(|(figures, parts)| parts_of(figures.peak_bytes, parts));
     for (i, what) in names.into_iter().enumerate() {
         let sizes = [parts_before[i], parts_after[i]].map(|bytes| bytes as f64);
-        if sizes != [0.0; 2] {
+        let is_none = |text: &String| text.starts_with("0.0 ") || text.starts_with("0 ");
+        if !(is_none(&texts_before[i]) && is_none(&texts_after[i])) {
             row(what, [texts_before[i].clone(), texts_after[i].clone()], &percent(sizes));
         }
     }

@@ -35,8 +35,9 @@
 //! **Algorithm.** For each candidate the instructions that depend on it, in one walk; the order of [`order`]; under a memory limit the largest arrays first, as few as keep
 //! it; without one as many as have the least peak. `O(candidates · (instructions of their updates))`, and up to some forty analyses of memory.
 //!
-//! **Requires** nothing. **Ensures** the same results bit for bit; the memory spaces of the entry's parameters and results change. **Errors**: options that cannot be
-//! read, pairs that contradict aliases, a machine of another size, a peak above the limit with all state on the host.
+//! **Requires** nothing. **Ensures** the same results bit for bit; the memory spaces of the entry's parameters and
+//! results change. **Errors**: options that cannot be read, pairs that contradict aliases, a machine of another size, a
+//! peak above the limit with all state on the host.
 //!
 //! References: Ren et al., *ZeRO-Offload: Democratizing Billion-Scale Model Training*, USENIX ATC 2021 (which state to offload, overlap); DeepSpeed DeepCompile, 2025 (adaptive
 //! offloading by compiler).
@@ -202,8 +203,8 @@ const MAX_TRIES: usize = 32;
 const LEAST_SAVED: f64 = 0.01;
 
 impl OffloadState {
-    /// The fewest states on the host that keep the limit, the largest first. Without a limit, or where none keep it, those with the least
-    /// peak; `None` where there is no state.
+    /// The fewest states on the host that keep the limit, the largest first. Without a limit, or where none keep it,
+    /// those with the least peak; `None` where there is no state.
     fn make(&self, module: &Module, states: &[State], cx: &PassCx<'_>) -> Result<Option<Made>, PassError> {
         let make = |n_states: usize| -> Result<Made, PassError> {
             cx.check_deadline()?;
