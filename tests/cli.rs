@@ -352,7 +352,9 @@ fn require_change_is_three_and_says_why() {
 #[test]
 fn an_error_of_a_pass_says_of_what_kind_it_is() {
     let step = sample("programs/mlp_adam.hlo");
-    let out = run(&["--pass", "shard-weight-update{interface=sharded,state-pairs=[99:0]}", &step]);
+    let directory = folder("error_of_a_pass").join("sharded").display().to_string();
+    let pass = "shard-weight-update{interface=sharded,state-pairs=[99:0]}";
+    let out = run(&["--pass", pass, &step, "-o", &directory]);
     assert_eq!(out.code, 1);
     assert!(
         out.stderr.contains("error[state-pairs]") && out.stderr.contains("`shard-weight-update`"),

@@ -203,8 +203,8 @@ impl ProgramDecision {
                 "the header lets XLA propagate shardings, and no partitioner has named the entry `…_spmd`".into()
             }
             Evidence::ResultDiffers { output, leaf } => format!(
-                "output {output} is said to be equal on devices, and without an exchange it depends on each device's part of parameter leaf \
-                 {leaf}"
+                "its sharding says that devices hold the same output {output}, which without an exchange depends on their \
+                 parts of parameter leaf {leaf}"
             ),
             Evidence::OnlyInterface => "only parameters and results have shardings".into(),
             Evidence::Nothing => "nothing says that values are whole".into(),

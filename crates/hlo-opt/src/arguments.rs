@@ -157,7 +157,7 @@ pub(crate) struct OptimizeArgs {
     #[arg(long, value_name = "HOW", default_value = "f32", hide_short_help = true)]
     pub matmul: MatmulChoice,
     /// Language of the output
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    #[arg(long, value_name = "FORMAT", default_value = "text", hide_short_help = true)]
     pub output_format: OutputFormat,
     /// Form of the printed text
     #[arg(long, value_name = "FORM", default_value = "auto", hide_short_help = true)]
@@ -165,7 +165,7 @@ pub(crate) struct OptimizeArgs {
     /// Only check the module
     #[arg(long, conflicts_with_all = ["pipelines", "preset", "output"])]
     pub verify_only: bool,
-    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
+    /// Replicated leaves: optimizer | 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// Stop with an error where the passes of a module take longer

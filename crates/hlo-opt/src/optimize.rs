@@ -446,6 +446,7 @@ impl<'a> Job<'a> {
                 Some(PresetInput::PerDevice) => Takes::PerDeviceAlone,
                 Some(PresetInput::Global) => Takes::Any,
                 None if self.work.partitions() => Takes::Any,
+                None if self.args.emit.is_of_plan() => Takes::PerDeviceAlone,
                 None => Takes::PerDevice,
             };
             match complete(self.source, part, &mut loaded, (self.args.counts, takes), console) {

@@ -1,7 +1,5 @@
 //! Quantities as people read them.
 
-use hlo_sort::SharedSort;
-
 /// Where a report has no number.
 pub(crate) const UNKNOWN: &str = "–";
 
@@ -16,8 +14,7 @@ pub(crate) fn bytes(n: u64) -> String {
     }
 }
 
-/// Parts of a whole, in the whole's unit. The texts add up to the whole's: the last digits of the parts that lose most
-/// are rounded up.
+/// Parts of a whole, in the whole's unit. The texts add up to the whole's: the last part takes what rounding the others leaves.
 pub(crate) fn parts_of<const N: usize>(whole: u64, parts: [u64; N]) -> [String; N] {
     let (shift, unit, digits): (u32, &str, usize) = match whole {
         0..1024 => (0, "B", 0),
@@ -26,12 +23,14 @@ pub(crate) fn parts_of<const N: usize>(whole: u64, parts: [u64; N]) -> [String; 
         _ => (30, "GiB", 1),
     };
     let scale = if digits == 0 { 1.0 } else { 10.0 };
-    let scaled = |n: u64| n as f64 / (1u64 << shift) as f64 * scale;
-    let mut steps = parts.map(|part| scaled(part).floor());
-    let mut order: [usize; N] = std::array::from_fn(|i| i);
-    order.shared_sort_by(|&a, &b| scaled(parts[b]).fract().total_cmp(&scaled(parts[a]).fract()));
-    let n_missing = (scaled(whole).round() - steps.iter().sum::<f64>()).max(0.0) as usize;
-    order.iter().take(n_missing).for_each(|&i| steps[i] += 1.0);
+    // In steps of the last digit.
+    let rounded = |n: u64| (n as f64 / (1u64 << shift) as f64 * scale).round();
+    let mut steps = parts.map(rounded);
+    let mut missing = rounded(whole) - steps.iter().sum::<f64>();
+    for step in steps.iter_mut().rev() {
+        let with = (*step + missing).max(0.0);
+        (missing, *step) = (missing - (with - *step), with);
+    }
     steps.map(|n| format!("{:.digits$} {unit}", n / scale))
 }
 
