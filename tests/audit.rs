@@ -3,9 +3,10 @@
 use crate::lockstep::{parse, samples};
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::FrequencyOptions;
+use hlo_analysis::program_kind::decide;
 use hlo_analysis::replication::Replication;
 use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
-use hlo_audit::{AuditOptions, CHECKS, Finding, Level, audit, find_global_mark};
+use hlo_audit::{AuditOptions, CHECKS, Finding, Level, audit};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::edit::Builder;
 use hlo_ir::{InstId, Module, Opcode};
@@ -28,7 +29,8 @@ fn findings(module: &Module) -> Vec<Finding> {
 /// The programs of one device among the samples.
 fn programs() -> Vec<(String, Module)> {
     let all = samples("programs").into_iter().map(|(name, text)| (parse(&name, &text), name));
-    let programs = all.filter(|(module, _)| find_global_mark(module).is_none()).map(|(module, name)| (name, module));
+    let programs =
+        all.filter(|(module, _)| !decide(module, None, None).is_global()).map(|(module, name)| (name, module));
     programs.collect()
 }
 

@@ -256,6 +256,13 @@ fn wrong_usage_is_two_and_suggests_the_nearest() {
         (&["run", "--backend", "host", "--rank", "1", "--ranks", "2", "x.hlo"], "--coordinator HOST:PORT"),
         (&["run", "--backend", "host", "--rank", "2", "--ranks", "2", "x.hlo"], "found"),
         (&["--verify-only", "--pass", "dce", "x.hlo"], "cannot be used with"),
+        (&["analyse", "time", "x.hlo"], "found `analyse`, which is neither; did you mean `analyze`?"),
+        (&["audi", "x.hlo"], "did you mean `audit`?"),
+        (&["zzzzz"], "the commands are analyze, audit, "),
+        (&["--pass", "dce", "audit", "x.hlo"], "before `audit` is an option of the main job"),
+        (&["--preset", "sharded-state", "x.hlo"], "expected -o DIRECTORY, found no -o"),
+        (&["--pass", "shard-weight-update{interface=sharded}", "x.hlo"], "expected -o DIRECTORY, found no -o"),
+        (&["plan", "placement", "--cluster", "h100", "--axes", "4,2", "--reduce", "0=1"], "did you mean `dgx-h100`?"),
         (&[], "expected a file"),
     ] {
         let out = run(args);
@@ -345,7 +352,9 @@ fn require_change_is_three_and_says_why() {
 #[test]
 fn an_error_of_a_pass_says_of_what_kind_it_is() {
     let step = sample("programs/mlp_adam.hlo");
-    let out = run(&["--pass", "shard-weight-update{interface=sharded,state-pairs=[99:0]}", &step]);
+    let directory = folder("error_of_a_pass").join("sharded").display().to_string();
+    let pass = "shard-weight-update{interface=sharded,state-pairs=[99:0]}";
+    let out = run(&["--pass", pass, &step, "-o", &directory]);
     assert_eq!(out.code, 1);
     assert!(
         out.stderr.contains("error[state-pairs]") && out.stderr.contains("`shard-weight-update`"),
@@ -639,7 +648,8 @@ fn notes_and_errors_say_what_helps() {
     let global = sample("programs/mlp_adam_pjit2d.unopt.hlo");
     let said = |args: &[&str]| run(args).stderr;
     assert!(!said(&["--preset", "auto-spmd", &global]).contains("note: a global program"));
-    assert!(said(&["--preset", "data-parallel", &global]).contains("note: a global program"));
+    assert!(said(&["--preset", "data-parallel", &global]).contains("found a global program"));
+    assert!(said(&["--pass", "dce", &global]).contains("note: a global program"));
     let utf16: Vec<u8> = GOOD.encode_utf16().flat_map(u16::to_le_bytes).collect();
     let file = folder("languages").join("step.hlo");
     std::fs::write(&file, [&[0xff, 0xfe], utf16.as_slice()].concat()).expect("a file");
@@ -659,4 +669,73 @@ fn notes_and_errors_say_what_helps() {
     let unknown = "HloModule u\n\nENTRY %e (x: f32[2]) -> f32[2] {\n  %x = f32[2]{0} parameter(0)\n  ROOT %n = f32[2]{0} negate(%x), foo=3\n}\n\n";
     let outcome = run_with_stdin(&["-"], unknown);
     assert!(outcome.stderr.contains("known here: sharding, "), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_file_that_is_missing_is_an_error_beside_others() {
+    let step = sample("programs/mlp_adam.hlo");
+    for args in
+        [&["no/such.hlo", &step][..], &[&step, "no/such.hlo"], &["--preset", "data-parallel", &step, "no/such.hlo"]]
+    {
+        let out = run(args);
+        assert_eq!((out.code, out.stdout.as_str()), (1, ""), "{args:?}: {}", out.stderr);
+        assert!(out.stderr.contains("cannot read `no/such.hlo`"), "{args:?}: {}", out.stderr);
+    }
+    // What is there and no module is told.
+    let text = folder("no_module").join("notes.txt");
+    std::fs::write(&text, "no module\n").expect("a file");
+    let text = text.display().to_string();
+    let out = run(&["--verify-only", &step, &text]);
+    assert!(out.code == 0 && out.stderr.contains(&format!("note: not a module, left out: `{text}`")), "{}", out.stderr);
+}
+
+#[test]
+fn help_is_a_command_and_options_of_all_commands_stand_before_them() {
+    let (flag, command) = (run(&["--help"]), run(&["help"]));
+    assert_eq!((command.code, command.stdout.as_str()), (0, flag.stdout.as_str()));
+    let (flag, command) = (run(&["audit", "--help"]), run(&["help", "audit"]));
+    assert_eq!((command.code, command.stdout.as_str()), (0, flag.stdout.as_str()));
+    let step = sample("audit/missing-all-reduce/sgd.hlo");
+    let (before, after) = (run(&["--color", "always", "audit", &step]), run(&["audit", "--color", "always", &step]));
+    assert_eq!((before.code, &before.stdout), (0, &after.stdout));
+    assert!(before.stdout.contains("missing-all-reduce"), "{}", before.stdout);
+    let none = run(&["--config", "none", "analyze", "time", &step]);
+    assert_eq!(none.code, 0, "{}", none.stderr);
+}
+
+/// Of every pass and preset that has one, what a limit does that nothing can keep.
+#[test]
+fn a_limit_that_is_not_met_is_an_error_with_the_least_that_was_found() {
+    let has_limit =
+        |options: &[hlo_pass::options::OptionInfo]| options.iter().any(|option| option.name == "memory-limit");
+    let passes = hlo_opt::registry::passes();
+    let limited: Vec<&str> = passes.iter().filter(|pass| has_limit(pass.options)).map(|pass| pass.name).collect();
+    assert_eq!(limited.len(), 4, "a pass with a limit needs a line below: {limited:?}");
+    let (gpt, gathered) = (sample("programs/gpt2l_adam.hlo"), sample("passes/rematerialize-all-gather/worked.hlo"));
+    let global = sample("passes/search-parallelization/memory-limit.hlo");
+    let out = folder("limits").join("sharded").display().to_string();
+    for (pass, file) in [
+        ("rematerialize-all-gather{memory-limit=1000}", &gathered),
+        ("offload-state{memory-limit=4MiB}", &gpt),
+        ("shard-weight-update{zero=auto,memory-limit=1000}", &gpt),
+        ("search-parallelization{devices=4,memory-limit=1KiB}", &global),
+    ] {
+        assert!(limited.iter().any(|name| pass.starts_with(name)), "{pass}");
+        let Outcome { code, stdout, stderr } = run(&["--pass", pass, file, "-o", &out]);
+        assert_eq!((code, stdout.as_str()), (1, ""), "{pass}: {stderr}");
+        assert!(stderr.contains("memory-limit") && stderr.contains("least"), "{pass}: {stderr}");
+    }
+    for (preset, file) in [
+        ("data-parallel{memory-limit=1KiB}", &gpt),
+        ("sharded-state{memory-limit=1KiB}", &gpt),
+        ("auto-parallel{devices=4,memory-limit=1KiB}", &global),
+    ] {
+        let Outcome { code, stdout, stderr } = run(&["--preset", preset, file, "-o", &out]);
+        assert_eq!((code, stdout.as_str()), (1, ""), "{preset}: {stderr}");
+        assert!(stderr.contains("least"), "{preset}: {stderr}");
+    }
+    // What one pass leaves, another one's limit is about.
+    let both = run(&["--preset", "sharded-state", "--pass", "offload-state{memory-limit=4MiB}", &gpt, "-o", &out]);
+    assert!(both.code == 1 && both.stderr.contains("expected a peak of at most 4194304 bytes"), "{}", both.stderr);
+    assert!(!std::path::Path::new(&out).exists(), "nothing is written");
 }

@@ -33,6 +33,7 @@ mod plan_trace;
 mod plan_zero;
 mod planted_faults;
 mod products_in_parts;
+mod program_kinds;
 mod promises;
 mod random_collectives;
 mod random_passes;

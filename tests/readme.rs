@@ -68,6 +68,9 @@ fn the_main_command_makes_its_module_faster_and_the_pictures_show_it() {
         let caption = format!("![{name}: {time_us:.0} us]({picture})");
         assert!(readme.contains(&caption), "expected the caption of the picture's own time, {caption}");
         assert_eq!(shown, print(&["--emit", "plan-svg", module]), "{picture} is what the tool draws");
+        let time = shown.split_once("modelled ").and_then(|(_, rest)| rest.split_once(',')).expect("a time").0;
+        let caption = format!("![{name}: modelled {time}]({picture})");
+        assert!(readme.contains(&caption), "expected the caption `{caption}`");
     }
 }
 
@@ -161,4 +164,60 @@ fn the_plan_is_what_the_tool_prints() {
         |line: &&str| ["  no algebra", "  partitioned,", "algebra,"].iter().any(|start| line.starts_with(start));
     let shown: Vec<String> = print(&words).lines().filter(is_shown).map(|line| format!("{line}\n")).collect();
     assert_eq!(block(&readme, "<!-- regions -->"), shown.concat());
+}
+
+/// Every command of the README that names a sample, or that a reader would try on the sample of the main job, runs.
+#[test]
+fn options_that_the_readme_shows_work_on_its_sample() {
+    let readme = std::fs::read_to_string(root().join("../README.md")).expect("the README");
+    let sample = root().join("programs/mlp_sgd_wide.hlo").display().to_string();
+    let presets: Vec<&str> = readme
+        .split("--preset '")
+        .skip(1)
+        .filter_map(|rest| rest.split_once('\'').map(|(preset, _)| preset))
+        .filter(|preset| preset.starts_with("data-parallel"))
+        .collect();
+    assert!(!presets.is_empty(), "the README shows a preset with options");
+    for preset in presets {
+        let (code, _, stderr) = tool::run(["--preset", preset, &sample, "-o", "/dev/null"]);
+        assert_eq!(code, 0, "--preset '{preset}': {stderr}");
+    }
+}
+
+#[test]
+fn the_number_of_checks_is_that_of_the_list() {
+    let readme = std::fs::read_to_string(root().join("../README.md")).expect("the README");
+    let n_checks = print(&["audit", "--list-checks"]).lines().count();
+    assert!(readme.contains(&format!("an audit of steps: {n_checks} checks,")), "the README says {n_checks} checks");
+}
+
+/// The README's line for PyTorch/XLA, on a step that it dumped with four replicas: all gradients are one all-reduce of
+/// a tuple.
+#[test]
+fn the_line_for_pytorch_shards_a_step_that_stays_the_same() {
+    let readme = std::fs::read_to_string(root().join("../README.md")).expect("the README");
+    let line = readme.lines().find(|line| line.ends_with("# PyTorch/XLA")).expect("a line for PyTorch/XLA");
+    let dump = root().join("dumps/torch-2.9/ddp/module_0005.SyncTensorsGraph.402.before_optimizations.txt");
+    let dump = dump.display().to_string();
+    let sharded = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme_torch.hlo").display().to_string();
+    let command = line.split('#').next().unwrap_or_default().trim();
+    let words: Vec<String> = command
+        .split_whitespace()
+        .skip(1)
+        .map(|word| match word {
+            "dump/*.before_optimizations.txt" => dump.clone(),
+            "sharded.hlo" => sharded.clone(),
+            word => word.to_string(),
+        })
+        .collect();
+    assert!(words.contains(&dump) && words.contains(&sharded), "{words:?}");
+    let (code, _, stderr) = tool::run(words.iter().map(String::as_str));
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stderr.contains("--replicated-params optimizer promises 1-6,9-26\n"), "{stderr}");
+    let text = std::fs::read_to_string(&sharded).expect("the sharded step");
+    assert!(text.matches(" reduce-scatter(").count() >= 5, "{text}");
+    let (code, proof, _) = tool::run(["prove", "--replicated-params", "optimizer", &dump, &sharded]);
+    assert_eq!((code, proof.as_str()), (0, "proved: 32 of 32 outputs proved on 4 devices, bit for bit\n"));
+    let (code, compared, _) = tool::run(["compare", "--same", "1-6,9-26", &dump, &sharded]);
+    assert_eq!(code, 0, "{compared}");
 }

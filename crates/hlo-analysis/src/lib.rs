@@ -14,6 +14,7 @@ pub mod in_flight;
 pub mod input_needs;
 pub mod memory;
 pub mod min_cut;
+pub mod program_kind;
 pub mod replication;
 pub mod time;
 pub mod traffic;
@@ -23,6 +24,7 @@ use annotations::ParamFacts;
 use frequency::{Frequencies, FrequencyOptions};
 use hlo_ir::Module;
 use memory::MemorySizes;
+use program_kind::{ProgramDecision, ProgramKind};
 use replication::Replication;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use values::{SharedCallees, Through, Values};
@@ -40,6 +42,9 @@ pub struct Analyses {
     pub params: ParamFacts,
     /// What the user said of loops.
     pub frequency_options: FrequencyOptions,
+    /// What is known of the module beside its text: whether it is the program of all devices together or of each
+    /// device.
+    pub program: Option<ProgramKind>,
     replication: Shared<Arc<Replication>>,
     frequencies: Option<(FrequencyOptions, Arc<Frequencies>)>,
     values: Arc<Mutex<LastValues>>,
@@ -68,6 +73,17 @@ impl Analyses {
     /// Analyses that start from what the user said of the entry's parameters.
     pub fn new(params: ParamFacts) -> Analyses {
         Analyses { params, ..Analyses::default() }
+    }
+
+    /// The same analyses of a module of which more is known than its text.
+    #[must_use]
+    pub fn with_program(self, program: Option<ProgramKind>) -> Analyses {
+        Analyses { program, ..self }
+    }
+
+    /// Decides what the module is a program of, by what is known beside its text and by the text.
+    pub fn program_kind(&self, module: &Module) -> ProgramDecision {
+        program_kind::decide(module, self.program, None)
     }
 
     /// Which devices hold equal values.

@@ -25,13 +25,11 @@ pub use context::AuditCx;
 pub use cost::Cost;
 pub use finding::{CheckInfo, Finding, Level};
 
-use hlo_analysis::annotations::{ParamFacts, ParamLeaf, entry_leaves, own_sharding};
+use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::memory::memory_sizes;
 use hlo_analysis::time::{Machine, SizeMismatch};
-use hlo_ir::attrs::Attrs;
-use hlo_ir::sharding::{LeafSharding, Sharding};
-use hlo_ir::{InstId, Module, Opcode};
+use hlo_ir::Module;
 use hlo_sort::SharedSort;
 
 /// What an audit assumes.
@@ -83,48 +81,4 @@ pub fn audit(module: &Module, options: &AuditOptions, checks: &[&CheckInfo]) -> 
         totals.collective_s += collective.n_runs * collective.run_s;
     }
     Ok(AuditReport { findings, totals })
-}
-
-/// Custom calls that stand in programs of all devices together, and that XLA's partitioner takes away.
-const GLOBAL_MARKS: [&str; 6] = [
-    "Sharding",
-    "SPMDFullToShardShape",
-    "SPMDShardToFullShape",
-    "xla.sdy.FuncResultSharding",
-    "xla.sdy.GlobalToLocalShape",
-    "xla.sdy.LocalToGlobalShape",
-];
-
-/// An instruction that shows that the module is a global program, from before XLA's partitioner: a custom call of the partitioner, a
-/// parameter with a sharding over more devices than the module has, or a value within the program that is to be cut, which the partitioner
-/// leaves no word of. Such a program has no collectives yet, so an audit of it says nothing.
-pub fn find_global_mark(module: &Module) -> Option<InstId> {
-    let insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts).copied();
-    let is_mark = |inst: &InstId| {
-        let attrs = &module.inst(*inst).attrs;
-        matches!(attrs, Attrs::Custom(attrs) if GLOBAL_MARKS.contains(&attrs.custom_call_target.0.as_str()))
-    };
-    let call = insts.filter(|&inst| module.inst(inst).opcode == Opcode::CustomCall).find(is_mark);
-    let n_partitions = module.header.num_partitions.max(1);
-    let is_for_more = |leaf: &ParamLeaf| {
-        own_sharding(module, leaf).is_some_and(|own| own.n_listed_devices().is_some_and(|n| n as i64 > n_partitions))
-    };
-    let param = || entry_leaves(module).iter().find(|leaf| is_for_more(leaf)).map(|leaf| leaf.param);
-    call.or_else(param).or_else(|| find_cut_within(module))
-}
-
-/// An instruction with a sharding that cuts its value, and that is neither a parameter nor a result: these keep theirs in programs of
-/// each device.
-fn find_cut_within(module: &Module) -> Option<InstId> {
-    let is_cut = |leaf: &LeafSharding| leaf.tiles_of_dims().is_some_and(|tiles| tiles.iter().any(|&n| n > 1));
-    let cuts = |inst: InstId| match module.inst(inst).marks.as_ref().and_then(|marks| marks.sharding.as_ref()) {
-        Some(Sharding::Single(leaf)) => is_cut(leaf),
-        Some(Sharding::Tuple(leaves)) => leaves.iter().any(is_cut),
-        None => false,
-    };
-    module.computations().iter().find_map(|&comp| {
-        let root = module.comp(comp).root.expand();
-        let is_within = |inst: InstId| module.inst(inst).opcode != Opcode::Parameter && root != Some(inst);
-        module.comp(comp).insts.iter().copied().find(|&inst| is_within(inst) && cuts(inst))
-    })
 }

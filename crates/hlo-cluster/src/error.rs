@@ -23,7 +23,8 @@ impl ClusterError {
     pub(crate) fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> ClusterError {
         let near = known
             .clone()
-            .map(|k| (strsim::jaro_winkler(name, k), k))
+            // A part of a name, such as `h100` of `dgx-h100`, is nearer than a name of as many other letters.
+            .map(|k| (if k.split('-').any(|part| part == name) { 1.0 } else { strsim::jaro_winkler(name, k) }, k))
             .filter(|(score, _)| *score > 0.75)
             .max_by(|a, b| a.0.total_cmp(&b.0))
             .map_or(String::new(), |(_, k)| format!(" (did you mean `{k}`?)"));

@@ -55,6 +55,10 @@ pub(crate) static INFO: PassInfo = PassInfo {
 pub(crate) struct AllReduceToReduceScatter;
 
 impl Pass for AllReduceToReduceScatter {
+    fn takes_single_all_reduces(&self) -> bool {
+        true
+    }
+
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let users = module.users();
         let mut channels = ChannelIds::free_in(module);

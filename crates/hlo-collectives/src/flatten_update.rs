@@ -60,6 +60,10 @@ pub(crate) static INFO: PassInfo = PassInfo {
 pub(crate) struct FlattenUpdate;
 
 impl Pass for FlattenUpdate {
+    fn takes_single_all_reduces(&self) -> bool {
+        true
+    }
+
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut n_flattened = 0;
         for comp in code_computations(module) {

@@ -55,6 +55,10 @@ pub(crate) static INFO: PassInfo = PassInfo {
 pub(crate) struct FoldAllReduceOfAllReduce;
 
 impl Pass for FoldAllReduceOfAllReduce {
+    fn takes_single_all_reduces(&self) -> bool {
+        true
+    }
+
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let replication = cx.analyses.replication(module);
         let users = module.users();

@@ -48,6 +48,10 @@ pub(crate) static INFO: PassInfo = PassInfo {
 pub(crate) struct ReassociateAllReduce;
 
 impl Pass for ReassociateAllReduce {
+    fn takes_single_all_reduces(&self) -> bool {
+        true
+    }
+
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut n_merged = 0;
         for comp in code_computations(module) {

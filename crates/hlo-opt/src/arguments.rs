@@ -11,10 +11,13 @@ use crate::prove::arguments::ProveArgs;
 use crate::reduce::arguments::ReduceArgs;
 use crate::report::DocumentFormat;
 pub(crate) use crate::report_format::ReportFormat;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use hlo_gpu::lower::Matmul;
 use hlo_ir::print::FormChoice;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,7 +31,6 @@ const TEMPLATE: &str = "{about}\n{usage-heading} {usage}\n\n{all-args}{after-hel
 /// Reads HLO, verifies it, runs passes on it and prints HLO
 #[derive(Parser, Debug)]
 #[command(name = "hlo-opt", version, term_width = 120, help_template = TEMPLATE, after_help = EXAMPLES)]
-#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 #[command(override_usage = "hlo-opt [OPTIONS] [FILE]... | hlo-opt <COMMAND>")]
 pub(crate) struct Arguments {
     /// Another job than to optimize.
@@ -43,6 +45,42 @@ pub(crate) struct Arguments {
     /// Colours in messages
     #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
     pub color: Color,
+}
+
+impl Arguments {
+    /// Parses the words of a command line, the program's name first.
+    ///
+    /// # Errors
+    /// Wrong usage, or a request for help or the version. Options of the main job before another command are wrong
+    /// usage; options of all commands, such as `--color`, are not.
+    pub(crate) fn parse_words(
+        words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> clap::error::Result<Arguments> {
+        let mut grammar = Arguments::command();
+        let matches = grammar.try_get_matches_from_mut(words)?;
+        if let Some((command, _)) = matches.subcommand() {
+            let is_for_all = |id: &str| grammar.get_arguments().any(|arg| arg.get_id() == id && arg.is_global_set());
+            let is_said = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+            let of_main_job =
+                grammar.get_arguments().map(|arg| arg.get_id().as_str()).find(|id| is_said(id) && !is_for_all(id));
+            if let Some(wrong) = of_main_job {
+                let shown = grammar.get_arguments().find(|arg| arg.get_id() == wrong).map(ToString::to_string);
+                let shown = shown.unwrap_or_default();
+                let text = format!(
+                    "`{shown}` before `{command}` is an option of the main job; options of `{command}` follow its name"
+                );
+                return Err(grammar.error(ErrorKind::ArgumentConflict, text));
+            }
+        }
+        Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut grammar))
+    }
+}
+
+/// The names of the commands that help lists.
+pub(crate) fn command_names() -> Vec<String> {
+    let grammar = Arguments::command();
+    let shown = grammar.get_subcommands().filter(|command| !command.is_hide_set());
+    shown.map(|command| command.get_name().to_string()).collect()
 }
 
 /// Jobs other than the main one.
@@ -119,7 +157,7 @@ pub(crate) struct OptimizeArgs {
     #[arg(long, value_name = "HOW", default_value = "f32", hide_short_help = true)]
     pub matmul: MatmulChoice,
     /// Language of the output
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    #[arg(long, value_name = "FORMAT", default_value = "text", hide_short_help = true)]
     pub output_format: OutputFormat,
     /// Form of the printed text
     #[arg(long, value_name = "FORM", default_value = "auto", hide_short_help = true)]
@@ -127,7 +165,7 @@ pub(crate) struct OptimizeArgs {
     /// Only check the module
     #[arg(long, conflicts_with_all = ["pipelines", "preset", "output"])]
     pub verify_only: bool,
-    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
+    /// Replicated leaves: optimizer | 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// Stop with an error where the passes of a module take longer
@@ -297,7 +335,8 @@ pub(crate) struct AuditArgs {
     /// Trips of a loop whose count cannot be found
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub unknown_trip_count: u64,
-    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
+    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a
+    /// stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// How many devices there are.
@@ -325,6 +364,9 @@ pub(crate) struct MemoryArgs {
     /// The computation to look at, as if it were the entry
     #[arg(long, value_name = "NAME")]
     pub computation: Option<String>,
+    /// How many devices there are.
+    #[command(flatten)]
+    pub counts: CountArgs,
 }
 
 /// `analyze frequency`.
@@ -338,6 +380,9 @@ pub(crate) struct FrequencyArgs {
     /// Trips of a loop whose count cannot be found
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub unknown_trip_count: u64,
+    /// How many devices there are.
+    #[command(flatten)]
+    pub counts: CountArgs,
 }
 
 /// `analyze replication`.
@@ -351,7 +396,8 @@ pub(crate) struct ReplicationArgs {
     /// A table, or one JSON object a line
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: ReportFormat,
-    /// Entry leaves equal on all devices: 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a stack
+    /// Entry leaves equal on all devices: optimizer | 0-12,14 | all | /REGEX/ | like:FILE; stacked:0-12: copies in a
+    /// stack
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// How many devices there are.

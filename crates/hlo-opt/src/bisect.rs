@@ -2,7 +2,7 @@
 
 use crate::compare::arguments::BisectArgs;
 use crate::compare::{Judge, Reference, of_verdict};
-use crate::complete::read_completed;
+use crate::complete::{Takes, read_completed};
 use crate::console::Console;
 use crate::machine::Chosen;
 use crate::output::Staged;
@@ -30,13 +30,13 @@ pub(crate) fn run(args: &BisectArgs, console: &mut Console<'_>) -> Result<u8, Fa
     let said = Said::read(args.judge.inputs.replicated_params.as_deref(), console)?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
-    let (source, loaded) = read_completed(&args.file, args.judge.counts, console)?;
+    let (source, loaded) = read_completed(&args.file, args.judge.counts, Takes::Any, console)?;
     let wrong = |text: String| Failure::File(format!("{}: {text}", source.name));
-    let params = said.of(&source, source.whole(), &loaded, console.has_color)?;
-    let mut analyses = Analyses::new(params.clone());
+    let params = said.of(&source, source.whole(), &loaded, console)?;
+    let mut analyses = Analyses::new(params.clone()).with_program(loaded.known_kind());
     progress.now("comparing ways to run the module");
     let passes = passes(args, &loaded.module, &analyses, console, &wrong)?;
-    let reference = Reference::of(&loaded.module).map_err(|error| wrong(error.to_string()))?;
+    let reference = Reference::of(&loaded.module, loaded.decision()).map_err(|error| wrong(error.to_string()))?;
     let mut judge = Judge::new(&args.judge, &source.name, reference, &params)?;
     let mut module = loaded.module.clone();
     // What brings the state into shards and back, once a pass has changed the signature.
@@ -66,8 +66,9 @@ pub(crate) fn run(args: &BisectArgs, console: &mut Console<'_>) -> Result<u8, Fa
             judge = Judge::new(&args.judge, &source.name, Reference::Global(Box::new(whole)), &params)?;
         }
         let chain: Vec<&Module> = shard.iter().chain([&module]).chain(&unshard).collect();
+        let kind = analyses.program_kind(&module);
         let verdict =
-            judge.judge(&format!("{} after pass {} (`{}`)", source.name, i + 1, pass.name), &chain, console)?;
+            judge.judge(&format!("{} after pass {} (`{}`)", source.name, i + 1, pass.name), (&chain, kind), console)?;
         n_compared += 1;
         if !verdict.is_same() {
             let place = format!("pass {} of {} changes the results: {}\n", i + 1, passes.len(), pass.name);
@@ -99,7 +100,7 @@ fn passes(
     let machine = Chosen::find(args.machine.as_deref(), None, find_n_devices(module).max(1))?;
     if let Some(text) = &args.preset {
         let ways = presets::ways(&presets::parse(text)?, machine.as_ref())?;
-        let (mut module, mut analyses) = (module.clone(), Analyses::new(analyses.params.clone()));
+        let (mut module, mut analyses) = (module.clone(), analyses.clone());
         let (_, choice) = ways.run(&mut module, &mut analyses, RunOptions::default()).map_err(|error| {
             let messages: Vec<String> = error.diagnostics.iter().map(|d| d.message.clone()).collect();
             wrong(format!("--preset {text}: pass `{}`: {}", error.pass, messages.join("; ")))

@@ -3,12 +3,13 @@
 use crate::Failure;
 use crate::arguments::CountArgs;
 use crate::console::Console;
-use crate::dump::{is_before_partitioner, partitioner_input};
+use crate::dump::{partitioner_input, stage_of};
 use crate::input::{Loaded, Part, Source, load_one};
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::counts::{CountsError, find_counts};
-use hlo_audit::find_global_mark;
+use hlo_analysis::program_kind::{ProgramDecision, ProgramKind, decide};
 use hlo_ir::attrs::ParameterAttrs;
+use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::{InstId, Module};
 use std::path::Path;
 
@@ -19,6 +20,19 @@ impl CountArgs {
     }
 }
 
+/// What a command takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Takes {
+    /// The program of each device; of a global one it says that its figures are those of whole values.
+    PerDevice,
+    /// The program of each device alone: a global one is refused afterwards.
+    PerDeviceAlone,
+    /// The program of each device, or of all devices together.
+    Any,
+    /// As `Any`; nothing is said of what the module is taken for.
+    AnySilently,
+}
+
 /// Reads, parses, verifies and completes the one module of a file.
 ///
 /// # Errors
@@ -26,31 +40,17 @@ impl CountArgs {
 pub(crate) fn read_completed(
     file: &Path,
     counts: CountArgs,
+    takes: Takes,
     console: &mut Console<'_>,
 ) -> Result<(Source, Loaded), Failure> {
     let source = Source::read(file, console)?;
     let mut loaded = source.load(source.whole(), console.has_color)?;
-    complete(&source, source.whole(), &mut loaded, counts, console)?;
+    complete(&source, source.whole(), &mut loaded, (counts, takes), console)?;
     Ok((source, loaded))
 }
 
-/// As [`read_completed`], for a command that takes global programs as well.
-///
-/// # Errors
-/// As [`read_completed`].
-pub(crate) fn read_completed_of_any_kind(
-    file: &Path,
-    counts: CountArgs,
-    console: &mut Console<'_>,
-) -> Result<(Source, Loaded), Failure> {
-    let source = Source::read(file, console)?;
-    let mut loaded = source.load(source.whole(), console.has_color)?;
-    complete_unsaid(&source, source.whole(), &mut loaded, counts, console)?;
-    Ok((source, loaded))
-}
-
-/// Puts into the module's header and parameters what its text leaves out, and says where that comes from. Says of a global program
-/// how it becomes one of each device.
+/// Puts into the module's header and parameters what its text leaves out, says where that comes from, and decides what
+/// the module is a program of. Says so where a reader may not expect it, or where the command is about the other kind.
 ///
 /// # Errors
 /// The flags contradict the header; the collectives contradict each other; or the module is not valid on so many devices.
@@ -58,23 +58,7 @@ pub(crate) fn complete(
     source: &Source,
     part: Part<'_>,
     loaded: &mut Loaded,
-    counts: CountArgs,
-    console: &mut Console<'_>,
-) -> Result<(), Failure> {
-    complete_unsaid(source, part, loaded, counts, console)?;
-    tell_global(source, &loaded.module, console);
-    Ok(())
-}
-
-/// As [`complete`], for what takes global programs as well: nothing is said of them.
-///
-/// # Errors
-/// As [`complete`].
-pub(crate) fn complete_unsaid(
-    source: &Source,
-    part: Part<'_>,
-    loaded: &mut Loaded,
-    counts: CountArgs,
+    (counts, takes): (CountArgs, Takes),
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
     let had = (loaded.module.header.replica_count, loaded.module.header.num_partitions);
@@ -82,19 +66,71 @@ pub(crate) fn complete_unsaid(
     if had != (loaded.module.header.replica_count, loaded.module.header.num_partitions) {
         source.verify(part, loaded, console.has_color)?;
     }
-    take_shardings(source, &mut loaded.module, console);
+    let decision = decide(&loaded.module, counts.program.map(Into::into), stage_of(Path::new(&source.name)));
+    loaded.program = Some(decision);
+    tell(&loaded.module, decision, takes, console);
+    if !decision.is_global() {
+        take_shardings(source, &mut loaded.module, console);
+    }
     Ok(())
 }
 
-/// Says of a module from before XLA's partitioner what makes the program of each device of it.
-fn tell_global(source: &Source, module: &Module, console: &mut Console<'_>) {
-    let is_input = module.header.num_partitions > 1 && is_before_partitioner(Path::new(&source.name));
-    if is_input || find_global_mark(module).is_some() {
-        console.say(
-            "note: a global program, from before a partitioner: --preset auto-spmd writes the program of each device; or take the dump \
-             after XLA's partitioner (--xla_dump_hlo_pass_re=spmd.*)\n",
-        );
+/// Says what the module is taken for, in a line.
+fn tell(module: &Module, decision: ProgramDecision, takes: Takes, console: &mut Console<'_>) {
+    let reason = decision.reason(module);
+    match (decision.kind, takes) {
+        (_, Takes::AnySilently) => {}
+        (ProgramKind::Global, Takes::PerDevice) => console.say(&format!(
+            "note: {GLOBAL} ({reason}), so its figures are those of whole values: {PARTITION_FIRST}; --program per-device if it is \
+             partitioned\n"
+        )),
+        (ProgramKind::Global, Takes::Any) if decision.is_surprising() => {
+            console.say(&format!("note: {GLOBAL}: {reason}; --program per-device if it is partitioned\n"));
+        }
+        (ProgramKind::PerDevice, Takes::PerDevice | Takes::PerDeviceAlone | Takes::Any) if decision.is_surprising() => {
+            console.say(&format!("note: taken as the program of each device: {reason}; --program global if its values are whole\n"));
+        }
+        (ProgramKind::OneDevice | ProgramKind::PerDevice, _) | (ProgramKind::Global, Takes::PerDeviceAlone | Takes::Any) => {}
     }
+}
+
+/// How messages call a module from before a partitioner.
+pub(crate) const GLOBAL: &str = "a global program, from before a partitioner";
+
+/// What makes the program of each device of it.
+pub(crate) const PARTITION_FIRST: &str = "--preset auto-spmd writes the program of each device, and XLA dumps its own with \
+                                          --xla_dump_hlo_pass_re=spmd.*";
+
+/// The error of a command that takes the program of each device alone, for a global one.
+pub(crate) fn refuse_global(source: &Source, part: Part<'_>, loaded: &Loaded, has_color: bool) -> Result<(), Failure> {
+    let decision = loaded.decision();
+    if !decision.is_global() {
+        return Ok(());
+    }
+    let message = format!("expected the program of each device, found {GLOBAL}: {}", decision.reason(&loaded.module));
+    let help = format!("{PARTITION_FIRST}; --program per-device if it is partitioned");
+    let entity = decision.inst().map_or(Entity::Module, Entity::Inst);
+    let diagnostic = Diagnostic::about("global-program", entity, message).with_help(help);
+    Err(Failure::Diagnostics(source.render(part, Some(loaded), vec![diagnostic], has_color)))
+}
+
+/// The error of a command that takes global programs alone, for the program of each device.
+pub(crate) fn refuse_per_device(
+    source: &Source,
+    part: Part<'_>,
+    loaded: &Loaded,
+    has_color: bool,
+) -> Result<(), Failure> {
+    let decision = loaded.decision();
+    if decision.kind != ProgramKind::PerDevice {
+        return Ok(());
+    }
+    let reason = decision.reason(&loaded.module);
+    let message = format!("expected a global program, from before a partitioner, found that of each device: {reason}");
+    let help = "dump the module before XLA's partitioner (--xla_dump_hlo_pass_re=spmd.*); --program global if its values are whole";
+    let entity = decision.inst().map_or(Entity::Module, Entity::Inst);
+    let diagnostic = Diagnostic::about("per-device-program", entity, message).with_help(help);
+    Err(Failure::Diagnostics(source.render(part, Some(loaded), vec![diagnostic], has_color)))
 }
 
 /// The counts that the user says, or that the collectives say.

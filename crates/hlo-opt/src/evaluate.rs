@@ -2,10 +2,8 @@
 
 use crate::arguments::EvalArgs;
 use crate::arrays::{ChosenInputs, summary, write_arrays};
-use crate::compare::is_global;
-use crate::complete::read_completed_of_any_kind;
+use crate::complete::{Takes, read_completed};
 use crate::console::Console;
-use crate::dump::is_before_partitioner;
 use crate::elided::advice;
 use crate::input::{Loaded, Source};
 use crate::output::expect_no_input;
@@ -28,13 +26,12 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console<'_>) -> Result<u8, Fail
     let chosen = ChosenInputs::parse(&args.inputs)?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
-    let (source, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
+    let (source, loaded) = read_completed(&args.file, args.counts, Takes::Any, console)?;
     let promises = Said::read(args.inputs.replicated_params.as_deref(), console)?;
-    let chosen = chosen.with_promises(promises.of(&source, source.whole(), &loaded, console.has_color)?);
+    let chosen = chosen.with_promises(promises.of(&source, source.whole(), &loaded, console)?);
     let deadline = args.timeout.and_then(|time| Instant::now().checked_add(time));
     let options = EvalOptions { max_steps: args.max_steps, deadline, ..EvalOptions::default() };
-    let is_dumped_before = loaded.module.n_devices() > 1 && is_before_partitioner(&args.file);
-    let (inputs, outputs) = match is_global(&loaded.module) || is_dumped_before {
+    let (inputs, outputs) = match loaded.decision().is_global() {
         true => evaluate_global(&chosen, &source, &loaded, &options, console)?,
         false => {
             let inputs = chosen.of(&loaded.module, console)?;
@@ -86,7 +83,7 @@ pub(crate) fn evaluate(
 ) -> Result<Outputs, Failure> {
     let module = &loaded.module;
     // A global program on devices that only its annotations name: its inputs are the wholes.
-    let outputs = match module.n_devices() == 1 && is_global(module) {
+    let outputs = match module.n_devices() == 1 && loaded.decision().is_global() {
         true => GlobalProgram::of(module).and_then(|program| program.run(inputs, options)?.agreed()),
         false => hlo_eval::run(module, inputs, options),
     };

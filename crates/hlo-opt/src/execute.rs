@@ -2,7 +2,7 @@
 
 use crate::arguments::{BackendChoice, InputArgs, RunArgs};
 use crate::arrays::{ChosenInputs, summary, write_arrays};
-use crate::complete::read_completed;
+use crate::complete::{Takes, read_completed, refuse_global};
 use crate::console::Console;
 use crate::elided;
 use crate::params::Said;
@@ -111,18 +111,13 @@ fn find_seat(args: &RunArgs, console: &mut Console<'_>) -> Result<Option<Seat>, 
 /// The module as it was read, the plan of what the GPU backend's passes make of it, and what the user promises of its parameters.
 fn lowered(args: &RunArgs, console: &mut Console<'_>) -> Result<(Module, Plan, ParamFacts), Failure> {
     let said = Said::read(args.inputs.replicated_params.as_deref(), console)?;
-    let (source, loaded) = read_completed(&args.file, args.counts, console)?;
+    let (source, loaded) = read_completed(&args.file, args.counts, Takes::PerDeviceAlone, console)?;
     let wrong = |text: String| Failure::File(format!("{}: {text}", source.name));
-    if let Some(inst) = hlo_eval::global::find_manual_region(&loaded.module) {
-        let name = loaded.module.inst_name(inst);
-        return Err(wrong(format!(
-            "expected a per-device program, found a global one with a manual region (`%{name}`); `hlo-opt eval` runs it"
-        )));
-    }
+    refuse_global(&source, source.whole(), &loaded, console.has_color)?;
     let calls = parse_pipeline(&presets::gpu_passes(args.matmul.into())).map_err(|e| wrong(e.to_string()))?;
     let passes = bind(&calls, &registry::passes()).map_err(|e| wrong(e.to_string()))?;
     let mut module = loaded.module.clone();
-    let promises = said.of(&source, source.whole(), &loaded, console.has_color)?;
+    let promises = said.of(&source, source.whole(), &loaded, console)?;
     let mut analyses = Analyses::new(promises.clone());
     run_pipeline(&mut module, &mut analyses, &passes, PassOptions::default()).map_err(|error| {
         let messages = error.diagnostics.iter().map(|d| d.message.clone()).collect::<Vec<_>>();

@@ -41,6 +41,8 @@ struct Candidate {
     is_of_replicas: bool,
     n_instructions: usize,
     n_collectives: usize,
+    /// Parameters of the entry.
+    n_params: usize,
 }
 
 /// When XLA dumped a module, by the file's name.
@@ -97,11 +99,13 @@ pub(crate) fn choose(paths: &[PathBuf], console: &mut Console<'_>) -> Result<Pat
         several => format!("these {} paths", several.len()),
     };
     let mut found: Vec<Candidate> = Vec::new();
+    let mut left_out: Vec<String> = Vec::new();
     let mut n_modules = 0;
     for path in paths {
         let is_named = !path.is_dir();
         for file in if is_named { vec![path.clone()] } else { files_of(path)? } {
             if !begins_as_module(&file) {
+                left_out.extend(is_named.then(|| format!("`{}`", file.display())));
                 continue;
             }
             n_modules += 1;
@@ -113,6 +117,9 @@ pub(crate) fn choose(paths: &[PathBuf], console: &mut Console<'_>) -> Result<Pat
             }
         }
     }
+    if !left_out.is_empty() {
+        console.say(&format!("note: not a module, left out: {}\n", left_out.join(", ")));
+    }
     let (steps, others): (Vec<&Candidate>, Vec<&Candidate>) = found.iter().partition(|c| c.is_step());
     let Some(step) = largest(&steps) else {
         let what = "no program of one device: dump with --xla_dump_hlo_pass_re=spmd.*, or name one file";
@@ -123,11 +130,39 @@ pub(crate) fn choose(paths: &[PathBuf], console: &mut Console<'_>) -> Result<Pat
     let is_rival = |other: &&&Candidate| {
         other.n_collectives > 0 && key(other) != key(step) && other.n_instructions * 2 >= step.n_instructions
     };
-    if steps.iter().any(|other| is_rival(&other)) {
+    let rivals: Vec<&Candidate> = steps.iter().filter(is_rival).copied().collect();
+    if let Some(steady) = steady_step(step, &rivals) {
+        let list = listed(&steps, Some(steady));
+        console.say(&format!(
+            "note: of the {n_modules} modules in {shown} the steady step (*) is taken: the one before it has fewer parameters, since it creates \
+             optimizer state\n{list}"
+        ));
+        return Ok(steady.file.clone());
+    }
+    if !rivals.is_empty() {
         return Err(Failure::Usage(format!("{shown}: several steps: name the file of one\n{list}")));
     }
     console.say(&format!("note: of the {n_modules} modules in {shown} the step (*) is taken\n{list}"));
     Ok(step.file.clone())
+}
+
+/// The step that goes on, where a framework compiles a first one that creates optimizer state: of steps of one name,
+/// but for the number behind it, the one that takes more parameters than all others. `None` where steps have other
+/// names, or none takes more.
+fn steady_step<'c>(step: &'c Candidate, rivals: &[&'c Candidate]) -> Option<&'c Candidate> {
+    let has_name_of_step = |other: &&Candidate| unnumbered(&other.step) == unnumbered(&step.step);
+    if rivals.is_empty() || !rivals.iter().all(has_name_of_step) {
+        return None;
+    }
+    let all = || rivals.iter().copied().chain([step]);
+    let steady = all().max_by_key(|candidate| candidate.n_params)?;
+    (all().filter(|candidate| candidate.n_params == steady.n_params).count() == 1).then_some(steady)
+}
+
+/// A module's name without the number that PyTorch/XLA gives each graph: `SyncTensorsGraph` of `SyncTensorsGraph.402`.
+fn unnumbered(name: &str) -> &str {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    name.rsplit_once('.').filter(|(_, number)| is_number(number)).map_or(name, |(bare, _)| bare)
 }
 
 /// The files of a folder that are named as modules are, in order. A proto is left where its text is there as well.
@@ -232,6 +267,7 @@ fn look(file: &Path, stage: Stage) -> Option<Candidate> {
         is_of_replicas: header.replica_count > 1 && header.num_partitions <= 1,
         n_instructions: insts.len(),
         n_collectives: insts.iter().filter(communicates).count(),
+        n_params: module.entry().map_or(0, |entry| module.comp(entry).params.len()),
     })
 }
 
@@ -243,6 +279,7 @@ fn look_at_text(file: &Path, stage: Stage, text: &str) -> Option<Candidate> {
     };
     let (replicas, partitions) = (count(", replica_count="), count(", num_partitions="));
     let name = header.trim_start_matches("HloModule").trim_start();
+    let entry = text.lines().skip_while(|line| !line.starts_with("ENTRY"));
     Some(Candidate {
         file: file.to_path_buf(),
         step: name.split([',', ' ']).next().unwrap_or_default().to_string(),
@@ -251,5 +288,6 @@ fn look_at_text(file: &Path, stage: Stage, text: &str) -> Option<Candidate> {
         is_of_replicas: replicas > 1 && partitions == 1,
         n_instructions: text.lines().filter(|line| line.contains(" = ")).count(),
         n_collectives: text.lines().filter(|line| COLLECTIVES.iter().any(|opcode| line.contains(opcode))).count(),
+        n_params: entry.filter(|line| line.contains(" parameter(")).count(),
     })
 }

@@ -4,8 +4,10 @@
 use crate::Failure;
 use crate::console::Console;
 use crate::folder::choose;
+use hlo_analysis::program_kind::{ProgramDecision, ProgramKind, decide};
 use hlo_ir::diag::{Diagnostic, Entity, SourceMap, Span};
 use hlo_ir::{CompId, InstId, Module};
+use hlo_pass::pipeline::nearest;
 use hlo_proto::Kept;
 use hlo_text::Parsed;
 use std::collections::HashSet;
@@ -24,6 +26,32 @@ fn read_capped(from: &mut dyn Read) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Says so if one of the main job's files is not there. A first word that no file has may be a command, misspelled.
+///
+/// # Errors
+/// A file that is missing, or a first word that is neither a file nor a command.
+pub(crate) fn expect_files(paths: &[PathBuf]) -> Result<(), Failure> {
+    let is_missing = |path: &&PathBuf| path.as_path() != Path::new("-") && std::fs::metadata(path).is_err();
+    let missing: Vec<&PathBuf> = paths.iter().filter(is_missing).collect();
+    let Some(first) = missing.first() else { return Ok(()) };
+    let word = first.to_string_lossy();
+    let is_word = word.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
+    if is_word && paths.first() == Some(first) {
+        let commands: Vec<String> = crate::arguments::command_names();
+        let near = nearest(&word, commands.iter().map(String::as_str));
+        let help = near.map_or_else(
+            || format!("the commands are {}", commands.join(", ")),
+            |near| format!("did you mean `{near}`?"),
+        );
+        return Err(Failure::Usage(format!("expected a file or a command, found `{word}`, which is neither; {help}")));
+    }
+    let failed = |path: &PathBuf| match std::fs::metadata(path) {
+        Ok(_) => format!("cannot read `{}`", path.display()),
+        Err(error) => format!("cannot read `{}`: {error}", path.display()),
+    };
+    Err(Failure::File(missing.into_iter().map(failed).collect::<Vec<_>>().join("; ")))
 }
 
 /// A file as read.
@@ -53,6 +81,8 @@ pub(crate) struct Loaded {
     pub module: Module,
     /// What a proto said that the module cannot hold.
     pub kept: Kept,
+    /// What the module is a program of, by the user's word, its file's name and its text; `None` until it is completed.
+    pub program: Option<ProgramDecision>,
     sources: SourceMap,
     n_inst_slots: usize,
     n_comp_slots: usize,
@@ -155,7 +185,7 @@ impl Source {
         } else {
             let Parsed { module, sources } = hlo_text::parse_bytes(part.bytes).map_err(failure)?;
             let (n_inst_slots, n_comp_slots) = (module.n_inst_slots(), module.n_comp_slots());
-            Loaded { module, kept: Kept::default(), sources, n_inst_slots, n_comp_slots }
+            Loaded { module, kept: Kept::default(), program: None, sources, n_inst_slots, n_comp_slots }
         };
         self.verify(part, &loaded, has_color).map(|()| loaded)
     }
@@ -212,7 +242,18 @@ impl Lines<'_> {
 impl Loaded {
     /// A module that a pass made; no text has its instructions.
     pub(crate) fn made(module: Module) -> Loaded {
-        Loaded { module, kept: Kept::default(), sources: SourceMap::default(), n_inst_slots: 0, n_comp_slots: 0 }
+        let (kept, sources) = (Kept::default(), SourceMap::default());
+        Loaded { module, kept, program: None, sources, n_inst_slots: 0, n_comp_slots: 0 }
+    }
+
+    /// What the module is a program of.
+    pub(crate) fn decision(&self) -> ProgramDecision {
+        self.program.unwrap_or_else(|| decide(&self.module, None, None))
+    }
+
+    /// What is known of the module beside its text.
+    pub(crate) fn known_kind(&self) -> Option<ProgramKind> {
+        self.program.map(|decision| decision.kind).filter(|&kind| kind != ProgramKind::OneDevice)
     }
 
     /// Where an entity's name stands in its part; `None` for the module and for what passes added.

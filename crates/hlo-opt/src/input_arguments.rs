@@ -1,10 +1,11 @@
 //! What several commands ask of a module's inputs.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use hlo_analysis::program_kind::ProgramKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How many devices a module runs on, where its header does not say.
+/// How many devices a module runs on and what it is a program of, where the module does not say.
 #[derive(Args, Clone, Copy, Default, Debug)]
 pub(crate) struct CountArgs {
     /// Partitions, where the header does not say; found from the collectives if not given
@@ -15,6 +16,28 @@ pub(crate) struct CountArgs {
     #[arg(long, alias = "num_replicas", value_name = "N", value_parser = clap::value_parser!(i64).range(1..1 << 24))]
     #[arg(hide_short_help = true)]
     pub num_replicas: Option<i64>,
+    /// What the (first) module is: of each device, or of all together; found from the module and its file's name if not
+    /// given
+    #[arg(long, value_name = "KIND", hide_short_help = true)]
+    pub program: Option<ProgramChoice>,
+}
+
+/// `--program`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ProgramChoice {
+    /// The program of all devices together, with whole values
+    Global,
+    /// The program of each device, with tiles
+    PerDevice,
+}
+
+impl From<ProgramChoice> for ProgramKind {
+    fn from(choice: ProgramChoice) -> ProgramKind {
+        match choice {
+            ProgramChoice::Global => ProgramKind::Global,
+            ProgramChoice::PerDevice => ProgramKind::PerDevice,
+        }
+    }
 }
 
 /// What the arrays that go in are: drawn at random, or read.

@@ -48,7 +48,7 @@ pub mod source_place;
 pub mod work;
 
 use arguments::{Arguments, Command};
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use console::Console;
 use std::ffi::OsString;
 
@@ -83,7 +83,7 @@ pub enum Failure {
 
 /// Runs the program with `args` (the first is its name) and returns its exit code.
 pub fn run(args: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) -> u8 {
-    let mut arguments = match Arguments::try_parse_from(args) {
+    let mut arguments = match Arguments::parse_words(args) {
         Ok(arguments) => arguments,
         Err(error) => {
             let text = error.render();

@@ -6,12 +6,11 @@
 use crate::analyze::MemoryFacts;
 use crate::arguments::{Arguments, Command};
 use crate::audit::Asked;
-use crate::complete::complete;
+use crate::complete::{Takes, complete};
 use crate::console::Console;
 use crate::input::{Loaded, Source};
 use crate::output_format::{self, OutputFormat};
 use crate::{Failure, evaluate, optimize};
-use clap::Parser;
 use hlo_analysis::memory::peak_memory;
 use hlo_eval::{EvalOptions, Inputs, Outputs};
 use hlo_ir::Module;
@@ -71,7 +70,7 @@ impl OpenModule {
     fn open(source: Source, options: &[(&str, &str)], console: &mut Console<'_>) -> Result<OpenModule, Failure> {
         let counts = arguments(&[], options)?.optimize.counts;
         let mut loaded = source.load(source.whole(), console.has_color)?;
-        complete(&source, source.whole(), &mut loaded, counts, console)?;
+        complete(&source, source.whole(), &mut loaded, (counts, Takes::PerDevice), console)?;
         Ok(OpenModule { source: Arc::new(source), loaded, has_changed: false })
     }
 
@@ -120,7 +119,8 @@ impl OpenModule {
         let Some(Command::Audit(args)) = arguments(&["audit", "-"], options)?.command else {
             return Err(Failure::Usage("expected options of `audit`".into()));
         };
-        let facts = in_memory(|console| Asked::read(&args, console)?.find_facts(&self.source, &self.loaded, false))?.0;
+        let facts =
+            in_memory(|console| Asked::read(&args, console)?.find_facts(&self.source, &self.loaded, console))?.0;
         Ok(serde_json::to_string(&facts).unwrap_or_default())
     }
 
@@ -156,7 +156,7 @@ impl Beside {
 fn arguments(command: &[&str], options: &[(&str, &str)]) -> Result<Arguments, Failure> {
     let options = options.iter().map(|(name, value)| format!("--{name}={value}"));
     let words = std::iter::once("hlo-opt".to_string()).chain(command.iter().map(ToString::to_string)).chain(options);
-    Arguments::try_parse_from(words).map_err(|error| {
+    Arguments::parse_words(words).map_err(|error| {
         // What stands behind the first paragraph is about the program.
         let text = error.render().to_string();
         let first = text.split("\n\n").next().unwrap_or_default();

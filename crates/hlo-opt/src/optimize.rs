@@ -1,7 +1,7 @@
 //! The main job: read, verify, run passes, print.
 
 use crate::arguments::{Check, Emit, OptimizeArgs};
-use crate::complete::{complete, complete_unsaid};
+use crate::complete::{Takes, complete, refuse_global, refuse_per_device};
 use crate::console::Console;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
 use crate::machine::Chosen;
@@ -9,10 +9,13 @@ use crate::notes::{self, Notes};
 use crate::output::Staged;
 use crate::output_format::OutputFormat;
 use crate::params::Said;
+use crate::presets::PresetInput;
 use crate::progress::Progress;
 use crate::prove::passes::prove_passes;
 use crate::report::{self, Before, Detail, Document, DocumentFormat, ModuleReport, Predicted, Pricing, Scope, Size};
-use crate::{Failure, descriptions, emit, exit, graph, output, output_format, presets, registry, sharding_picture};
+use crate::{
+    Failure, descriptions, emit, exit, graph, input, output, output_format, presets, registry, sharding_picture,
+};
 use hlo_analysis::Analyses;
 use hlo_analysis::annotations::ParamFacts;
 use hlo_gpu::lower::LowerOptions;
@@ -43,11 +46,15 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     check_report(args)?;
     // The machine's size is the module's; that all else is well is known before.
     let work = Work::new(args, Chosen::of_any_size(args.machine.as_deref(), args.device.as_deref())?)?;
+    check_directory(args, &work)?;
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let source = match args.files.as_slice() {
         [] if console.stdin_is_terminal => return Err(Failure::Usage(NO_FILE.into())),
         [] => Source::read(Path::new("-"), console)?,
-        files => Source::of(files, console)?,
+        files => {
+            input::expect_files(files)?;
+            Source::of(files, console)?
+        }
     };
     if args.files.is_empty() && source.is_empty() {
         return Err(Failure::Usage(NO_FILE.into()));
@@ -121,6 +128,24 @@ fn check_report(args: &OptimizeArgs) -> Result<(), Failure> {
         return usage("expected --emit hlo, found another output: a page compares modules");
     }
     if args.verify_only { usage("expected a run, found --verify-only") } else { Ok(()) }
+}
+
+/// Says so before any work if the passes write files beside the module and nothing says where to.
+///
+/// # Errors
+/// No `-o`, or one that names a file.
+fn check_directory(args: &OptimizeArgs, work: &Work) -> Result<(), Failure> {
+    let Some(writer) = work.writer_of_files().filter(|_| !args.verify_only) else { return Ok(()) };
+    match &args.output {
+        None => Err(Failure::Usage(format!(
+            "{writer} writes several files: expected -o DIRECTORY, found no -o (-o /tmp/sharded, for example)"
+        ))),
+        Some(path) if path.is_file() => Err(Failure::Usage(format!(
+            "{writer} writes several files: expected -o DIRECTORY, found file `{}`",
+            path.display()
+        ))),
+        Some(_) => Ok(()),
+    }
 }
 
 fn same_file(path: &Path) -> Failure {
@@ -235,6 +260,16 @@ impl Work {
     fn partitions(&self) -> bool {
         let ways = self.preset.iter().flat_map(|preset| &preset.ways.ways).flat_map(|way| &way.passes);
         ways.chain(&self.passes).any(|pass| pass.name == presets::PARTITIONING)
+    }
+
+    /// The preset, or else the pass, that may write files beside the module.
+    fn writer_of_files(&self) -> Option<String> {
+        let may_write = |passes: &[BoundPass]| passes.iter().find(|pass| pass.writes_files()).map(|pass| pass.name);
+        let preset = self.preset.as_ref().and_then(|preset| {
+            let mut taken = preset.ways.ways.iter().filter(|way| !way.is_reference);
+            taken.find_map(|way| may_write(&way.passes)).map(|_| format!("--preset {}", preset.call.name))
+        });
+        preset.or_else(|| may_write(&self.passes).map(|name| format!("pass `{name}`")))
     }
 
     /// The number of devices that options name, for which a global program is planned.
@@ -358,7 +393,7 @@ pub(crate) fn optimize_loaded(
     let work = Work::new(args, Chosen::of_any_size(args.machine.as_deref(), args.device.as_deref())?)?;
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let part = source.whole();
-    let params = said.of(source, part, &loaded, console.has_color)?;
+    let params = said.of(source, part, &loaded, console)?;
     let mut job = Job::new(args, &work, &said, source);
     let progress = Progress::start(console.shows_progress);
     match job.optimize(part, loaded, params, &progress, console)? {
@@ -407,8 +442,16 @@ impl<'a> Job<'a> {
             Err(failure) => return Err(failure),
         };
         if self.work.is_any() || self.args.counts.is_any() {
-            let tells = if self.work.partitions() { complete_unsaid } else { complete };
-            match tells(self.source, part, &mut loaded, self.args.counts, console) {
+            let input = self.work.preset.as_ref().map(|preset| presets::input_of(&preset.call));
+            let takes = match input {
+                _ if self.args.quiet => Takes::AnySilently,
+                Some(PresetInput::PerDevice) => Takes::PerDeviceAlone,
+                Some(PresetInput::Global) => Takes::Any,
+                None if self.work.partitions() => Takes::Any,
+                None if self.args.emit.is_of_plan() => Takes::PerDeviceAlone,
+                None => Takes::PerDevice,
+            };
+            match complete(self.source, part, &mut loaded, (self.args.counts, takes), console) {
                 Err(Failure::Diagnostics(text)) => {
                     self.errors.push_str(&text);
                     return Ok(None);
@@ -416,7 +459,7 @@ impl<'a> Job<'a> {
                 completed => completed?,
             }
         }
-        let params = match self.said.of(self.source, part, &loaded, console.has_color) {
+        let params = match self.said.of(self.source, part, &loaded, console) {
             Ok(params) => params,
             Err(Failure::Diagnostics(text)) => {
                 self.errors.push_str(&text);
@@ -455,13 +498,18 @@ impl<'a> Job<'a> {
         progress: &Progress,
         console: &mut Console<'_>,
     ) -> Result<Option<Optimized>, Failure> {
+        if let Err(failure) = self.check_kind(part, &loaded, console.has_color) {
+            let Failure::Diagnostics(text) = failure else { return Err(failure) };
+            self.errors.push_str(&text);
+            return Ok(None);
+        }
         let (machine, device) = (self.args.machine.as_deref(), self.args.device.as_deref());
         let n_devices = find_n_devices(&loaded.module).max(self.work.n_devices());
         let chosen = Chosen::find(machine, device, n_devices)?;
         let of_this_size = chosen.map(|chosen| Work::new(self.args, Some(chosen))).transpose()?;
         let work = of_this_size.as_ref().unwrap_or(self.work);
         let deadline = self.args.timeout.map_or_else(Deadline::default, Deadline::within);
-        let mut analyses = Analyses::new(params);
+        let mut analyses = Analyses::new(params).with_program(loaded.known_kind());
         let mut report = ModuleReport::new(&loaded.module);
         let mut module = std::mem::take(&mut loaded.module);
         let unproved = (self.args.check == Some(Check::Prove)).then(|| (module.clone(), analyses.clone()));
@@ -508,6 +556,22 @@ impl<'a> Job<'a> {
         report.times = times.collect();
         loaded.module = module;
         Ok(Some(Optimized { loaded, params: analyses.params, pricing: work.pricing.clone(), report, has_changed }))
+    }
+
+    /// Refuses a module that is not what the preset, or the GPU backend, is about.
+    ///
+    /// # Errors
+    /// The program of each device, or of all devices together, where the other was expected.
+    fn check_kind(&self, part: Part<'_>, loaded: &Loaded, has_color: bool) -> Result<(), Failure> {
+        let takes = self.work.preset.as_ref().map(|preset| presets::input_of(&preset.call));
+        match takes {
+            Some(PresetInput::PerDevice) => refuse_global(self.source, part, loaded, has_color),
+            Some(PresetInput::Global) => refuse_per_device(self.source, part, loaded, has_color),
+            None if self.args.emit.is_of_plan() && !self.work.partitions() => {
+                refuse_global(self.source, part, loaded, has_color)
+            }
+            None => Ok(()),
+        }
     }
 
     /// Proves the passes of the way that was taken, then the others, and says so.

@@ -3,13 +3,37 @@
 use crate::Failure;
 use crate::console::Console;
 use crate::input::{Loaded, Part, Source, load_one};
-use hlo_analysis::annotations::{Contradiction, ParamFacts, ParamFactsError};
+use hlo_analysis::annotations::{
+    Contradiction, OPTIMIZER, OptimizerPromise, ParamFacts, ParamFactsError, entry_leaves, spec_of,
+};
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
 use std::path::Path;
 
 /// The longest spec that advice repeats.
 const MAX_SHOWN_BYTES: usize = 200;
+
+/// Leaves that were dropped from a promise and are named.
+const MAX_DROPPED: usize = 4;
+
+/// What `optimizer` promises, and what it leaves out.
+fn told(module: &Module, promise: &OptimizerPromise) -> String {
+    let OptimizerPromise { promised, dropped, .. } = promise;
+    let promised = match promised.as_slice() {
+        [] => "no leaf: no output is made of a parameter of its type and equal on all devices".to_string(),
+        leaves => spec_of(leaves),
+    };
+    let mut out = format!("note: --replicated-params optimizer promises {promised}\n");
+    let leaves = entry_leaves(module);
+    for (leaf, output) in dropped.iter().take(MAX_DROPPED) {
+        let described = leaves.get(*leaf).map_or_else(String::new, |leaf| leaf.describe(module));
+        out.push_str(&format!("  dropped {leaf} ({described}): output {output} is not computed from equal values\n"));
+    }
+    if let Some(n_more) = dropped.len().checked_sub(MAX_DROPPED).filter(|&n| n > 0) {
+        out.push_str(&format!("  and {n_more} more\n"));
+    }
+    out
+}
 
 /// What the user said, with the sibling module already read.
 pub(crate) struct Said {
@@ -37,9 +61,15 @@ impl Said {
         source: &Source,
         part: Part<'_>,
         loaded: &Loaded,
-        has_color: bool,
+        console: &mut Console<'_>,
     ) -> Result<ParamFacts, Failure> {
         let module = &loaded.module;
+        if self.spec.as_deref().map(str::trim) == Some(OPTIMIZER) {
+            let promise = OptimizerPromise::find(module);
+            console.say(&told(module, &promise));
+            return Ok(promise.facts);
+        }
+        let has_color = console.has_color;
         let facts = match (&self.sibling, &self.spec) {
             (Some(sibling), _) => ParamFacts::from_sibling(sibling, module),
             (None, Some(spec)) => ParamFacts::parse(spec, module),

@@ -122,12 +122,23 @@ const EXCHANGE_ONCE: &str = "hoist-invariants{exchanges=true},sink-all-reduce,re
                              all-reduce-to-reduce-scatter,dce";
 const SHARD_UPDATES: &str = "shard-weight-update{profit=auto},dce,combine-collectives{mode=variadic}";
 
+/// What modules a preset is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PresetInput {
+    /// The program of each device.
+    PerDevice,
+    /// A program from before a partitioner: of all devices together, or of one device that is to become several.
+    Global,
+}
+
 /// A preset as the command line knows it.
 pub struct Preset {
     /// As `--preset` takes it.
     pub name: &'static str,
     /// One line for `--list-passes`.
     pub help: &'static str,
+    /// What modules it is about.
+    input: PresetInput,
     /// What it takes in `{}`: its own `objective`, and options of the sharding.
     options: &'static [OptionInfo],
     /// The ways with `objective=time`.
@@ -293,6 +304,7 @@ const OF_SEARCH: &[OptionInfo] = &[
 pub const PRESETS: [Preset; 5] = [
     Preset {
         name: "data-parallel",
+        input: PresetInput::PerDevice,
         help: "a data-parallel training step or loop: gradients summed once, updates sharded, the signature as it was",
         options: BY_TIME,
         by_time: &[
@@ -317,6 +329,7 @@ pub const PRESETS: [Preset; 5] = [
     },
     Preset {
         name: "sharded-state",
+        input: PresetInput::PerDevice,
         help: "the same, and state crosses the interface in shards, before and after it too; -o names a directory",
         options: BY_MEMORY,
         by_time: &[
@@ -359,6 +372,7 @@ pub const PRESETS: [Preset; 5] = [
     },
     Preset {
         name: "auto-spmd",
+        input: PresetInput::Global,
         help: "a global program, from before a partitioner: the program of each device, as few annotations and predictions say",
         options: WITHIN_MEMORY,
         by_time: &[
@@ -395,6 +409,7 @@ pub const PRESETS: [Preset; 5] = [
     },
     Preset {
         name: "auto-parallel",
+        input: PresetInput::Global,
         help: "a global program without shardings: the program of each device, by the plan, searched or as people make it, that is predicted to be fastest",
         options: OF_SEARCH,
         by_time: &[
@@ -426,6 +441,7 @@ pub const PRESETS: [Preset; 5] = [
     },
     Preset {
         name: "gpu",
+        input: PresetInput::PerDevice,
         help: "a per-device module as the GPU backend takes it; --emit other than hlo runs it last",
         options: &[CLUSTER, DEVICE, TF32],
         by_time: &[way("fused", None, GPU)],
@@ -436,6 +452,7 @@ pub const PRESETS: [Preset; 5] = [
 /// The forms that `plan zero` compares, each in several ways of the same name: the fastest one counts.
 const ZERO: Preset = Preset {
     name: "zero",
+    input: PresetInput::PerDevice,
     help: "state whole, or in shards",
     options: BY_TIME,
     by_time: &[
@@ -477,6 +494,7 @@ pub(crate) fn zero_ways(cluster: Option<&str>, machine: Option<&Chosen>, memory_
 /// What a module that a named pass makes is compared with.
 const UNSHARDED: Preset = Preset {
     name: "unsharded",
+    input: PresetInput::PerDevice,
     help: "the module with its collectives combined",
     options: BY_TIME,
     by_time: &[way("as it is", None, ""), way("in few collectives", Some(0), COMBINE)],
@@ -489,6 +507,12 @@ const WHOLE_STATE: &str = "shard-weight-update{interface=sharded,min-bytes=85899
 /// Whether a call names the pass that presets are about.
 pub(crate) fn is_sharding(call: &PassCall) -> bool {
     call.name.replace('_', "-") == SHARDING
+}
+
+/// What modules the preset of a call is about.
+pub(crate) fn input_of(call: &PassCall) -> PresetInput {
+    let preset = PRESETS.iter().find(|preset| preset.name == call.name.replace('_', "-"));
+    preset.map_or(PresetInput::PerDevice, |preset| preset.input)
 }
 
 /// The call of a preset given as `NAME` or `NAME{option=value,…}`.

@@ -139,7 +139,7 @@ fn wrong_usage_and_bad_input_are_clear_errors() {
 
     let global = audit("programs/mlp_sgd.unopt.hlo", &[]);
     assert_eq!(global.code, 1);
-    assert!(global.stderr.contains("expected the program of one device"), "{}", global.stderr);
+    assert!(global.stderr.contains("expected the program of each device"), "{}", global.stderr);
 }
 
 #[test]

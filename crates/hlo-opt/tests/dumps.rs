@@ -270,7 +270,7 @@ fn a_global_program_is_known_by_what_it_says_whatever_its_file_is_called() {
             let evaluated = run(&["eval", &copy.to_string_lossy()]);
             std::fs::remove_file(&copy).expect("the temporary file");
             assert_eq!(audited.0, 1, "{version} {style}: {}", audited.2);
-            let refused = "expected the program of one device, found a program of all devices together";
+            let refused = "expected the program of each device, found a global program, from before a partitioner: ";
             assert!(audited.2.contains(refused), "{version} {style}: {}", audited.2);
             assert!(
                 evaluated.0 == 0 && evaluated.2.contains("note: a global program"),

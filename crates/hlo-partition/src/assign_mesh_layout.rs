@@ -288,7 +288,7 @@ struct Assigned {
 
 impl Pass for AssignMeshLayout {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        if let Some(why) = why_per_device(module) {
+        if let Some(why) = why_per_device(module, cx.analyses) {
             cx.report.unchanged_because = Some(why);
             return Ok(Changed::No);
         }

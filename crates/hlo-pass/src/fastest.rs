@@ -7,7 +7,7 @@
 use crate::report::{Candidate, FailedWay, WayChoice};
 use crate::runner::{BoundPass, RunError, RunOptions, RunSummary, run_pipeline};
 use crate::threads::in_threads;
-use crate::{Deadline, PassError};
+use crate::{Deadline, MEMORY_LIMIT_RULE, PassError};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::time::{Machine, ModuleTime, predict};
@@ -163,9 +163,10 @@ impl Ways {
             is_begun: Mutex::new(slots.iter().map(|slot| slot.outcome.get().is_some()).collect()),
         };
         errors.extend(on_threads.run());
+        let least_failed = errors.iter().filter_map(|(_, error)| error.least_bytes).min();
         let mut failed = self.failures(&slots, errors)?;
         let (mut outcomes, mut figures) = self.predicted(slots)?;
-        failed.extend(self.leave_out_large(module, &mut figures)?);
+        failed.extend(self.leave_out_large(module, &mut figures, least_failed)?);
         let chosen = self.fastest(&figures);
         let known = figures.iter().enumerate().filter_map(|(number, figures)| Some((number, figures.as_ref()?)));
         let (numbers, candidates): (Vec<usize>, Vec<Candidate>) =
@@ -200,13 +201,19 @@ impl Ways {
         numbers.into_iter().flat_map(|number| &self.ways[number].passes).collect()
     }
 
-    /// Forgets the figures of ways that take more than the limit at their peak, and says so.
+    /// Forgets the figures of ways that take more than the limit at their peak, and says so. `least_failed` is the
+    /// least peak of the ways that failed because of it.
     ///
     /// # Errors
     /// No way is left.
-    fn leave_out_large(&self, module: &Module, figures: &mut [Option<Figures>]) -> Result<Vec<FailedWay>, RunError> {
+    fn leave_out_large(
+        &self,
+        module: &Module,
+        figures: &mut [Option<Figures>],
+        least_failed: Option<u64>,
+    ) -> Result<Vec<FailedWay>, RunError> {
         let Some(limit) = self.memory_limit else { return Ok(Vec::new()) };
-        let (mut failed, mut least) = (Vec::new(), u64::MAX);
+        let (mut failed, mut least) = (Vec::new(), least_failed.unwrap_or(u64::MAX));
         for (way, figures) in self.ways.iter().zip(figures.iter_mut()).filter(|(way, _)| !way.is_reference) {
             let peak = figures.as_ref().and_then(|figures| figures.peak_bytes).filter(|&bytes| bytes > limit);
             if let Some(bytes) = peak {
@@ -224,8 +231,9 @@ impl Ways {
             "expected a program that takes at most {limit} bytes at its peak, found {least} bytes at least: give a larger \
              memory-limit; `hlo-opt plan zero` (the step of one device) and `hlo-opt plan parallel` (a global step) say what takes less"
         );
-        let diagnostics = vec![Diagnostic::about("memory-limit", Entity::Module, text)];
-        Err(RunError { pass: "memory limit", diagnostics, module: Box::new(module.clone()) })
+        let diagnostics = vec![Diagnostic::about(MEMORY_LIMIT_RULE, Entity::Module, text)];
+        let module = Box::new(module.clone());
+        Err(RunError { pass: "memory limit", diagnostics, least_bytes: Some(least), module })
     }
 
     /// The first way, if no other saves the least share of its time. Else, of the ways that are as fast as the fastest by this measure,
@@ -361,6 +369,7 @@ impl Ways {
         let fail = |diagnostic| RunError {
             pass: "predicted time",
             diagnostics: vec![diagnostic],
+            least_bytes: None,
             module: Box::new(module.clone()),
         };
         deadline.check().map_err(|error| fail(PassError::from(error).diagnostic))?;

@@ -29,6 +29,17 @@ pub trait Pass: Send + Sync {
     /// # Errors
     /// What stops the pass; the module is then as it was.
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError>;
+
+    /// Returns whether the pass looks at all-reduces of one array each. The runner then splits those of several arrays
+    /// before the pass runs, and keeps the split if the pass changes the module.
+    fn takes_single_all_reduces(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the pass, by its options, may leave files beside the module in its report.
+    fn writes_files(&self) -> bool {
+        false
+    }
 }
 
 /// What a pass says of the module it leaves. The runner holds it to this.
@@ -92,12 +103,27 @@ pub type BuiltPass = Result<Box<dyn Pass>, Box<dyn Error>>;
 pub struct PassError {
     /// The instruction or computation, the reason, expected and found.
     pub diagnostic: Diagnostic,
+    /// The least peak memory that the pass found, where none is within its limit.
+    pub least_bytes: Option<u64>,
 }
+
+/// The rule of an error about a limit of memory that is not met.
+pub const MEMORY_LIMIT_RULE: &str = "memory-limit";
 
 impl PassError {
     /// An error of the kind `rule` about a part of the module.
     pub fn about(rule: &'static str, entity: Entity, message: impl Into<String>) -> PassError {
-        PassError { diagnostic: Diagnostic::about(rule, entity, message) }
+        PassError { diagnostic: Diagnostic::about(rule, entity, message), least_bytes: None }
+    }
+
+    /// The error of a pass that cannot bring the peak memory down to `limit_bytes`; `least_bytes` is the least peak
+    /// that it found.
+    pub fn above_limit(limit_bytes: u64, least_bytes: u64, message: impl Into<String>) -> PassError {
+        let message = message.into();
+        let text = format!(
+            "expected a peak of at most {limit_bytes} bytes (memory-limit), found {least_bytes} bytes at least: {message}"
+        );
+        PassError { least_bytes: Some(least_bytes), ..PassError::about(MEMORY_LIMIT_RULE, Entity::Module, text) }
     }
 }
 

@@ -1,15 +1,16 @@
 //! Runs a pipeline: times each pass, verifies after a change, and with `check` holds each pass to its contract.
 
 use crate::pipeline::{PassCall, PipelineError};
-use crate::report::PassReport;
+use crate::report::{Decision, PassReport};
 use crate::{Changed, Deadline, Options, Pass, PassCx, PassError, PassInfo, deadline};
-use hlo_analysis::Analyses;
 use hlo_analysis::frequency::Frequencies;
 use hlo_analysis::in_flight::meetings;
 use hlo_analysis::memory::memory_sizes;
-use hlo_ir::Module;
+use hlo_analysis::{Analyses, Preserved};
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::print::{PrintOptions, print_module};
+use hlo_ir::{Module, Opcode};
+use hlo_spmd::{TupleCollective, split_tuples};
 use std::time::{Duration, Instant};
 
 /// A pass ready to run.
@@ -17,6 +18,13 @@ pub struct BoundPass {
     /// Its name.
     pub name: &'static str,
     pass: Box<dyn Pass>,
+}
+
+impl BoundPass {
+    /// Returns whether the pass may leave files beside the module.
+    pub fn writes_files(&self) -> bool {
+        self.pass.writes_files()
+    }
 }
 
 /// Looks the passes of a pipeline up and builds them.
@@ -102,6 +110,8 @@ pub struct RunError {
     pub pass: &'static str,
     /// What is wrong.
     pub diagnostics: Vec<Diagnostic>,
+    /// The least peak memory that the pass found, where none is within its limit.
+    pub least_bytes: Option<u64>,
     /// Entities of the diagnostics live in this module.
     pub module: Box<Module>,
 }
@@ -130,19 +140,40 @@ pub fn run_pipeline(
         let mut work = module.clone();
         let before = options.check.then(|| print_module(module, &PrintOptions::default()));
         let mut report = PassReport::new(bound.name);
+        let split =
+            if bound.pass.takes_single_all_reduces() { split_before(&mut work, bound.name)? } else { Vec::new() };
+        let mut of_split = (!split.is_empty()).then(|| {
+            let mut fresh = analyses.clone();
+            fresh.invalidate(Preserved::NONE);
+            fresh
+        });
         let mut cx = PassCx {
-            analyses,
+            analyses: of_split.as_mut().unwrap_or(analyses),
             report: &mut report,
             measures_peaks: options.measures_peaks,
             deadline: options.deadline,
         };
         let outcome = cx.check_deadline().and_then(|()| bound.pass.run(&mut work, &mut cx));
         let run = started.elapsed();
-        let fail = |work: Module, diagnostics| RunError { pass: bound.name, diagnostics, module: Box::new(work) };
+        let fail = |work: Module, diagnostics| {
+            let module = Box::new(work);
+            RunError { pass: bound.name, diagnostics, least_bytes: None, module }
+        };
         let changed = match outcome {
             Ok(changed) => changed,
-            Err(PassError { diagnostic }) => return Err(fail(work, vec![diagnostic])),
+            Err(PassError { diagnostic, least_bytes }) => {
+                return Err(RunError { least_bytes, ..fail(work, vec![diagnostic]) });
+            }
         };
+        match (changed, of_split) {
+            (Changed::Yes(_), Some(of_split)) => {
+                *analyses = of_split;
+                report.decisions.splice(0..0, split);
+            }
+            // A split from which nothing comes is none.
+            (Changed::No, Some(_)) => work = module.clone(),
+            (Changed::Yes(_) | Changed::No, None) => {}
+        }
         let started = Instant::now();
         if let Changed::Yes(_) = changed {
             keep_result_sharding(module, &mut work);
@@ -170,6 +201,19 @@ pub fn run_pipeline(
         }
     }
     Ok(summary)
+}
+
+/// Splits the all-reduces of several arrays in a module for a pass that looks at single ones; a decision for each.
+fn split_before(work: &mut Module, pass: &'static str) -> Result<Vec<Decision>, RunError> {
+    let met = split_tuples(work, &[Opcode::AllReduce]).map_err(|error| {
+        let diagnostics = vec![PassError::from(error).diagnostic];
+        RunError { pass, diagnostics, least_bytes: None, module: Box::new(work.clone()) }
+    })?;
+    let split = met.into_iter().filter_map(|TupleCollective { inst, outcome }| {
+        let told = Decision::about(work, inst, "split", "each operand gets an all-reduce of its own");
+        outcome.ok().map(|collectives| Decision { collectives, ..told })
+    });
+    Ok(split.collect())
 }
 
 /// What the annotation of the entry's result says stays true where a pass puts another root of the same shape in the place of one.

@@ -2,7 +2,7 @@
 
 use crate::compile_options::DeviceCounts;
 use crate::settings::Settings;
-use hlo_audit::find_global_mark;
+use hlo_analysis::program_kind::{ProgramKind, decide};
 use hlo_opt::Failure;
 use hlo_opt::library::OpenModule;
 use hlo_opt::presets::PRESETS;
@@ -63,9 +63,11 @@ pub(crate) fn hlo_opt(settings: &Settings, proto: &[u8], route: Route) -> Result
         devices = vec![("num-replicas", n_replicas.as_str()), ("num-partitions", n_partitions.as_str())];
     }
     let (module, _) = OpenModule::parse("program", proto.to_vec(), &devices).map_err(one_line)?;
-    if let Some(inst) = find_global_mark(module.module()) {
-        let name = module.module().inst_name(inst);
-        return Ok(Made::Same(format!("it is not partitioned yet: `%{name}` is for all devices together")));
+    // A stage of XLA's pipeline behind the partitioner has programs of each device alone.
+    let said = if matches!(route, Route::Compile(_)) { None } else { Some(ProgramKind::PerDevice) };
+    let decision = decide(module.module(), said, None);
+    if decision.is_global() {
+        return Ok(Made::Same(format!("it is not partitioned yet: {}", decision.reason(module.module()))));
     }
     let mut options = vec![(kind_of(&settings.pipeline), settings.pipeline.as_str())];
     options.extend(settings.machine.as_deref().map(|machine| ("machine", machine)));

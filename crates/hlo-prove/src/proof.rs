@@ -29,6 +29,9 @@ pub struct Options {
     pub inputs: Vec<Option<LeafSharding>>,
     /// When to stop: what is not proved until then is unknown.
     pub deadline: Option<Instant>,
+    /// Whether the first module has whole values of which the others take and give tiles; `None` where the shapes have
+    /// to tell.
+    pub is_global: Option<bool>,
 }
 
 /// What is known of one output.
@@ -213,7 +216,10 @@ fn prove_freely(
     {
         return prove_freely(before, &after.iter().collect::<Vec<_>>(), options, is_certified);
     }
-    let is_global = is_global_pair(before, after)?;
+    let is_global = match options.is_global.filter(|_| before.n_devices() > 1) {
+        Some(is_global) => is_global,
+        None => is_global_pair(before, after)?,
+    };
     let on_devices;
     let before = match after.first() {
         Some(first) if is_global => {

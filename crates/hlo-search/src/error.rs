@@ -210,7 +210,7 @@ impl fmt::Display for SearchError {
                  the cluster and the device",
             ),
             SearchError::NotFaster { bound_s } => {
-                write!(f, "no plan found that is faster than the one that is known; none takes less than {:.3} ms", bound_s * 1e3)
+                write!(f, "no plan found that is faster than the one that is known; none of the plans searched takes less than {:.3} ms", bound_s * 1e3)
             }
             SearchError::NothingRewritten => {
                 f.write_str("no branches that are alike, or no plan with them made one, and the program as it is does not compete")

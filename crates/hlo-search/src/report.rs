@@ -334,7 +334,7 @@ impl AlgebraReport {
                     action: format!("{} branches of {} ops left", set.n_branches, set.n_ops),
                     reason: match way.step_s {
                         Some(other) => format!("{} a step with them made one, {} as planned", ms(other), ms(step_s)),
-                        None => format!("no plan with them made one takes less than {}", ms(step_s)),
+                        None => format!("no plan searched with them made one takes less than {}", ms(step_s)),
                     },
                     ..Decision::default()
                 })),
@@ -364,7 +364,7 @@ impl RegionReport {
                 (false, Some(other)) => {
                     format!("{} a step with {} of them, {} as planned", ms(other), region.n_products_so, ms(step_s))
                 }
-                (false, None) => format!("no plan with them in another way takes less than {}", ms(step_s)),
+                (false, None) => format!("no plan searched with them in another way takes less than {}", ms(step_s)),
             },
             ..Decision::default()
         }

@@ -13,7 +13,7 @@
 //! - over which devices a value may be cut: [`groupings`];
 //! - the cheapest way from one sharding of an array to another: [`redistribution`];
 //! - who takes part in a new collective, on which channel: [`GroupAttrs`], [`ChannelIds`];
-//! - several arrays side by side in one: [`Packing`];
+//! - several arrays side by side in one: [`Packing`]; a collective of several as one for each: [`split_tuples`](split_tuples());
 //! - new instructions: [`Appender`]; one computation under change: [`Rewrite`];
 //! - a computation of its own for every call site: [`CallSiteCopies`];
 //! - the record that explains a collective in a report: [`CollectiveChange`].
@@ -36,6 +36,7 @@ mod relation;
 mod rewrite;
 mod scaling;
 mod shards;
+mod split_tuples;
 
 pub use append::Appender;
 pub use call_sites::{CallSiteCopies, KeptCopy, MergedCopies};
@@ -54,3 +55,4 @@ pub use relation::{DimRelation, OperandCut, ResultCut, shard_attrs, with_shard_s
 pub use rewrite::{DependsOnItself, Rewrite};
 pub use scaling::{Scaling, Splat, find_scaling, find_splat, is_floating};
 pub use shards::{Joined, Scattered, ShardBuilder};
+pub use split_tuples::{TupleCollective, split_tuples, takes_several};

@@ -28,7 +28,7 @@ impl fmt::Display for Obstacle {
             Obstacle::Annotated => "carries a sharding or a front end's attribute",
             Obstacle::ConstrainsLayout => "constrains its layout",
             Obstacle::Asynchronous => "is asynchronous: this pass is for modules as they are before XLA's scheduler",
-            Obstacle::ReducesTuple => "reduces a tuple: run split-tuple-all-reduce before",
+            Obstacle::ReducesTuple => "reduces several arrays, and cannot be split",
             Obstacle::DynamicDims => "has dynamic dims",
             Obstacle::MeaninglessGroups => "its groups have no meaning on these devices",
         })

@@ -5,7 +5,7 @@ use hlo_ir::diag::Entity;
 use hlo_ir::groups::GroupsError;
 use hlo_ir::localize::CannotCut;
 use hlo_ir::{InstId, Module};
-use hlo_pass::{OutOfTime, PassError};
+use hlo_pass::{MEMORY_LIMIT_RULE, OutOfTime, PassError};
 use hlo_spmd::SpmdError;
 use std::fmt;
 
@@ -154,7 +154,7 @@ impl WusError {
             WusError::DependsOnItself { .. } => "acyclic",
             WusError::ZeroKeepsWeights => "zero",
             WusError::PinSyntax { .. } | WusError::Pinned { .. } | WusError::PinsWithoutZero => "pins",
-            WusError::LimitWithoutZero | WusError::NothingFits { .. } => "memory-limit",
+            WusError::LimitWithoutZero | WusError::NothingFits { .. } => MEMORY_LIMIT_RULE,
             WusError::OutOfTime(_) => "deadline",
             // A placement that cannot be emitted is a defect of the pass.
             WusError::Spmd(_)
@@ -178,6 +178,9 @@ impl WusError {
         match self {
             // Nothing is wrong with that part.
             WusError::OutOfTime(error) => (*error).into(),
+            WusError::NothingFits { least, .. } => {
+                PassError { least_bytes: Some(*least), ..PassError::about(self.rule(), entity, self.to_string()) }
+            }
             _ => PassError::about(self.rule(), entity, self.to_string()),
         }
     }
@@ -324,7 +327,7 @@ impl fmt::Display for GradientRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             GradientRefusal::Asynchronous => "asynchronous: run the pass before scheduling",
-            GradientRefusal::ReducesTuple => "reduces a tuple; this form of the pass takes array all-reduces",
+            GradientRefusal::ReducesTuple => "reduces several arrays, and cannot be split",
             GradientRefusal::Scalar => "a scalar",
             GradientRefusal::DynamicDims => "has dynamic dims",
             GradientRefusal::OneDevice => "the module runs on one device",

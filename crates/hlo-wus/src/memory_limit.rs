@@ -99,7 +99,7 @@ fn tell(chosen: &Chosen<Made>, limit: u64, source: &Module, before: &MemorySizes
     let params = trial.state.iter().filter(|(unit, _)| matches!(unit, StateUnit::Param(_)));
     let n_sharded = params.clone().filter(|(_, form)| form.is_sharded).count();
     let open = match chosen.gap_ps() {
-        Some(gap_ps) if gap_ps < LEAST_GAP_PS => "nothing that fits is faster".to_string(),
+        Some(gap_ps) if gap_ps < LEAST_GAP_PS => "no choice of what is in shards that fits is faster".to_string(),
         Some(gap_ps) => format!("what fits may be up to {:.3} us faster", gap_ps / 1e6),
         None => {
             "how far from the best is not known, since gradients are summed over several sets of groups".to_string()

@@ -59,11 +59,12 @@ use hlo_analysis::Preserved;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::time::Machine;
 use hlo_analysis::values::{InstLeaf, SharedCallees, Through, ValueId, Values};
+use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::diag::Entity;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
-use hlo_pass::report::{Artifact, LateText, MemoryChange};
+use hlo_pass::report::{Artifact, LateText, MemoryChange, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{CallSiteCopies, Grouping, groupings};
 
@@ -406,6 +407,14 @@ impl ShardWeightUpdate {
 }
 
 impl Pass for ShardWeightUpdate {
+    fn takes_single_all_reduces(&self) -> bool {
+        true
+    }
+
+    fn writes_files(&self) -> bool {
+        self.is_interface_sharded
+    }
+
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         // The peak before is asked for last: others that run beside this pass may have found it by then.
         let before = cx.measures_peaks.then(|| (module.clone(), cx.analyses.clone()));
@@ -510,30 +519,40 @@ impl ShardWeightUpdate {
         }
         if !done.is_changed {
             let has_promise = !cx.analyses.params.is_empty();
-            cx.report.unchanged_because = Some(self.nothing_to_do(module, gradients.len(), left.len(), has_promise));
+            cx.report.unchanged_because =
+                Some(nothing_to_do(module, cx.report, (gradients.len(), left.len()), has_promise));
         }
         Ok(done)
     }
+}
 
-    /// Why the module stays as it is, and what the user can do.
-    fn nothing_to_do(&self, module: &Module, n_gradients: usize, n_left: usize, has_promise: bool) -> String {
-        if module.n_devices() < 2 {
-            return "the module runs on one device: it has to be partitioned or replicated first (take the text after \
-                    XLA's SPMD partitioner)"
-                .into();
-        }
-        if n_gradients + n_left == 0 {
-            return "the module has no all-reduce".into();
-        }
-        let says_nothing = module.entry().is_some_and(|entry| {
-            let params = &module.comp(entry).params;
-            params.iter().all(|&p| module.sharding(p).is_none())
-        });
-        if says_nothing && !has_promise && n_gradients > 0 {
-            return "no update could be sharded; the entry's parameters do not say which of them are replicated: name \
-                    them with --replicated-params, or take them from the dump before XLA's partitioner with like:FILE"
-                .into();
-        }
-        "no update could be sharded; the decisions say why".into()
+/// Why the module stays as it is, and what the user can do.
+fn nothing_to_do(
+    module: &Module,
+    report: &PassReport,
+    (n_gradients, n_left): (usize, usize),
+    has_promise: bool,
+) -> String {
+    if module.n_devices() < 2 {
+        return "the module runs on one device: it has to be partitioned or replicated first (take the text after \
+                XLA's SPMD partitioner)"
+            .into();
     }
+    if n_gradients + n_left == 0 {
+        return "the module has no all-reduce".into();
+    }
+    let is_silent = |&param: &InstId| {
+        let flags = ParameterAttrs::of(&module.inst(param).attrs).map(|attrs| &attrs.parameter_replication);
+        module.sharding(param).is_none() && flags.is_none_or(|flags| flags.is_empty())
+    };
+    let says_nothing = module.entry().is_some_and(|entry| module.comp(entry).params.iter().all(is_silent));
+    if says_nothing && !has_promise && n_gradients > 0 {
+        return "no update could be sharded; the entry's parameters do not say which of them are replicated: name \
+                them with --replicated-params (optimizer: weights and state), or take them from the dump before XLA's \
+                partitioner with like:FILE"
+            .into();
+    }
+    let largest = report.decisions.iter().max_by_key(|decision| decision.bytes);
+    let why = largest.map_or(String::new(), |largest| format!(": {}: {}", largest.subject, largest.reason));
+    format!("no update could be sharded; the decisions say why{why}")
 }

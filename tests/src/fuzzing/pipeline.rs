@@ -82,7 +82,7 @@ pub(super) fn run_text(module: &mut Module, pipeline: &str) -> Option<Result<Run
 
 /// A pass may refuse a module; it may not break it, nor its own word. What it makes may be too large to count: that is refused too.
 pub(super) fn expect_sound(outcome: Result<RunSummary, RunError>) -> Result<(), String> {
-    let Err(RunError { pass, diagnostics, module }) = outcome else { return Ok(()) };
+    let Err(RunError { pass, diagnostics, module, .. }) = outcome else { return Ok(()) };
     let breaks_rules = |diags: Vec<Diagnostic>| diags.iter().any(|diag| diag.rule != "module-bytes");
     let is_broken =
         verify(&module).is_err_and(breaks_rules) || diagnostics.iter().any(|diag| diag.rule.starts_with("pass-"));

@@ -1,21 +1,28 @@
 //! What the user says of the entry's parameters: `--replicated-params`.
 //!
-//! A spec is `all`, a list of flat leaf numbers and ranges (`0-12,14`), `/regex/` on the leaves' metadata names, or
-//! the shardings of a sibling module (`like:FILE`; the file is read by the command line, which calls
-//! [`ParamFacts::from_sibling`]). It is a promise, which nobody can check in full; where it contradicts the module's own
+//! A spec is `optimizer` ([`OptimizerPromise`]), `all`, a list of flat leaf numbers and ranges (`0-12,14`), `/regex/`
+//! on the leaves' metadata names, or the shardings of a sibling module (`like:FILE`; the file is read by the command
+//! line, which calls [`ParamFacts::from_sibling`]). It is a promise, which nobody can check in full; where it
+//! contradicts the module's own
 //! `sharding=`, it is an error ([`Contradiction`]). `stacked:` before `all`, a list or a pattern promises that the leaves are stacks of
 //! equal copies, one for each device, as `jax.pmap` takes them: their first dim is cut, and each device has one element of it.
 
 mod contradiction;
+mod optimizer;
 mod sibling;
 
 pub use contradiction::{Contradiction, differing_devices, is_stack, own_sharding, spec_of};
+
+pub use optimizer::OptimizerPromise;
 
 use contradiction::find_contradiction;
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::sharding::{LeafSharding, ShardingKind};
 use hlo_ir::{InstId, Module, Shape};
 use std::fmt;
+
+/// The spec that promises weights, optimizer state and the scalars of updates ([`OptimizerPromise`]).
+pub const OPTIMIZER: &str = "optimizer";
 
 /// What is said of each flat leaf of the entry's parameters.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -197,6 +204,9 @@ impl ParamFacts {
         let spec = spec.trim();
         if spec.is_empty() {
             return Ok(facts);
+        }
+        if spec == OPTIMIZER {
+            return Ok(OptimizerPromise::find(module).facts);
         }
         if spec == "all" {
             facts.leaves.fill_with(replicated);

@@ -89,6 +89,10 @@ pub(crate) struct SinkAllReduce {
 }
 
 impl Pass for SinkAllReduce {
+    fn takes_single_all_reduces(&self) -> bool {
+        true
+    }
+
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let (mut n_moved, mut n_taken_out) = (0, 0);
         loop {

@@ -2,8 +2,9 @@
 
 use super::json_line;
 use crate::arguments::{FrequencyArgs, ReportFormat};
+use crate::complete::{Takes, read_completed};
 use crate::console::Console;
-use crate::input::load_one;
+use crate::input::Loaded;
 use crate::{Failure, exit};
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_ir::Module;
@@ -15,7 +16,7 @@ use std::fmt::Write;
 /// # Errors
 /// An invalid input.
 pub(super) fn run(args: &FrequencyArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
-    let module = load_one(&args.file, console)?;
+    let (_, Loaded { module, .. }) = read_completed(&args.file, args.counts, Takes::Any, console)?;
     let options = FrequencyOptions { unknown_trip_count: args.unknown_trip_count };
     let frequencies = Frequencies::compute(&module, options);
     let mut out = String::new();

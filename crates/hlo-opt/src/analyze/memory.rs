@@ -2,8 +2,9 @@
 
 use super::json_line;
 use crate::arguments::{MemoryArgs, ReportFormat};
+use crate::complete::{Takes, read_completed};
 use crate::console::Console;
-use crate::input::load_one;
+use crate::input::Loaded;
 use crate::{Failure, exit};
 use hlo_analysis::memory::{LiveBuffer, MemoryReport, peak_memory, peak_memory_of};
 use hlo_ir::infer::ShapeText;
@@ -16,7 +17,7 @@ use std::fmt::Write;
 /// # Errors
 /// An invalid input, or a computation that is not there.
 pub(super) fn run(args: &MemoryArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
-    let module = load_one(&args.file, console)?;
+    let (_, Loaded { module, .. }) = read_completed(&args.file, args.counts, Takes::PerDevice, console)?;
     let report = match args.computation.as_deref().map(|name| name.trim_start_matches('%')) {
         None => peak_memory(&module),
         Some(name) => match module.computations().iter().find(|&&comp| module.comp_name(comp) == name) {

@@ -2,7 +2,7 @@
 
 use super::json_line;
 use crate::arguments::{AcrossChoice, ReplicationArgs, ReportFormat};
-use crate::complete::read_completed;
+use crate::complete::{Takes, read_completed};
 use crate::console::Console;
 use crate::params::Said;
 use crate::{Failure, exit};
@@ -18,8 +18,8 @@ use std::fmt::Write;
 /// Wrong usage or an invalid input.
 pub(super) fn run(args: &ReplicationArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let said = Said::read(args.replicated_params.as_deref(), console)?;
-    let (source, loaded) = read_completed(&args.file, args.counts, console)?;
-    let params = said.of(&source, source.whole(), &loaded, console.has_color)?;
+    let (source, loaded) = read_completed(&args.file, args.counts, Takes::PerDevice, console)?;
+    let params = said.of(&source, source.whole(), &loaded, console)?;
     let module = loaded.module;
     let across = chosen_axis(args, &module)?;
     let facts = Replication::compute(&module, &params);

@@ -2,7 +2,7 @@
 
 use super::json_line;
 use crate::arguments::{ReportFormat, ShardingArgs};
-use crate::complete::read_completed_of_any_kind;
+use crate::complete::{Takes, read_completed};
 use crate::console::Console;
 use crate::shardings::{Placement, Said, Shardings};
 use crate::{Failure, exit};
@@ -17,7 +17,7 @@ use std::fmt::Write;
 /// # Errors
 /// An invalid input.
 pub(super) fn run(args: &ShardingArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
-    let (_, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
+    let (_, loaded) = read_completed(&args.file, args.counts, Takes::Any, console)?;
     let module = &loaded.module;
     let shardings = Shardings::of(module);
     let comps: Vec<(CompId, Vec<LeafFact<'_>>)> =

@@ -3,7 +3,7 @@
 use super::json_line;
 use crate::arguments::{ReportFormat, TimeArgs};
 use crate::baseline::compiled;
-use crate::complete::read_completed;
+use crate::complete::{Takes, read_completed};
 use crate::console::Console;
 use crate::{Failure, exit, machine};
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
@@ -17,7 +17,7 @@ use std::fmt::Write;
 /// # Errors
 /// An invalid input, an unknown machine, or one with another number of devices than the module.
 pub(super) fn run(args: &TimeArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
-    let (_, loaded) = read_completed(&args.file, args.counts, console)?;
+    let (_, loaded) = read_completed(&args.file, args.counts, Takes::PerDevice, console)?;
     let module = loaded.module;
     let machine = machine::machine(&args.machine, module.n_devices().max(1))?;
     let options = FrequencyOptions { unknown_trip_count: args.unknown_trip_count };

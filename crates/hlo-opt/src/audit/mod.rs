@@ -5,7 +5,7 @@ mod selection;
 mod text;
 
 use crate::arguments::{AuditArgs, ReportFormat};
-use crate::complete::read_completed;
+use crate::complete::{Takes, read_completed, refuse_global};
 use crate::console::Console;
 use crate::input::{Lines, Loaded, Part, Source};
 use crate::params::Said;
@@ -14,7 +14,6 @@ use budgets::Budget;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_audit::{AuditOptions, AuditReport, CHECKS, CheckInfo, Finding, Totals};
 use hlo_ir::InstId;
-use hlo_ir::diag::{Diagnostic, Entity};
 use selection::Selection;
 use serde::Serialize;
 
@@ -28,8 +27,8 @@ pub(crate) fn run(args: &AuditArgs, console: &mut Console<'_>) -> Result<u8, Fai
     }
     let Some(file) = &args.file else { return Err(Failure::Usage("expected a file".into())) };
     let asked = Asked::read(args, console)?;
-    let (source, loaded) = read_completed(file, args.counts, console)?;
-    let facts = asked.find_facts(&source, &loaded, console.has_color)?;
+    let (source, loaded) = read_completed(file, args.counts, Takes::PerDeviceAlone, console)?;
+    let facts = asked.find_facts(&source, &loaded, console)?;
     match args.format {
         _ if args.json => console.print_json(&facts)?,
         ReportFormat::Json => console.print_json(&facts)?,
@@ -61,12 +60,17 @@ impl<'a> Asked<'a> {
     ///
     /// # Errors
     /// A program of all devices together, or arguments that do not fit the module.
-    pub(crate) fn find_facts(&self, source: &Source, loaded: &Loaded, has_color: bool) -> Result<Facts, Failure> {
+    pub(crate) fn find_facts(
+        &self,
+        source: &Source,
+        loaded: &Loaded,
+        console: &mut Console<'_>,
+    ) -> Result<Facts, Failure> {
         let Asked { args, denied, allowed, said } = self;
         let part = source.whole();
-        refuse_global(source, part, loaded, has_color)?;
+        refuse_global(source, part, loaded, console.has_color)?;
         let options = AuditOptions {
-            params: said.of(source, part, loaded, has_color)?,
+            params: said.of(source, part, loaded, console)?,
             frequency: FrequencyOptions { unknown_trip_count: args.unknown_trip_count },
             machine: machine::machine(&args.machine, loaded.module.n_devices().max(1))?,
         };
@@ -76,16 +80,6 @@ impl<'a> Asked<'a> {
         let place = Places { source, part, loaded, lines: source.lines() };
         Ok(Facts::of(&place, &options, &report, (denied, budgets::of(args, &report.totals))))
     }
-}
-
-/// A program of all devices together has no collectives yet: a clean audit would say nothing of the step.
-fn refuse_global(source: &Source, part: Part<'_>, loaded: &Loaded, has_color: bool) -> Result<(), Failure> {
-    let Some(inst) = hlo_audit::find_global_mark(&loaded.module) else { return Ok(()) };
-    let name = loaded.module.inst_name(inst);
-    let message = format!("%{name}: expected the program of one device, found a program of all devices together");
-    let help = "audit the module after XLA's SPMD partitioner: --xla_dump_hlo_pass_re=spmd.*";
-    let diagnostic = Diagnostic::about("global-program", Entity::Inst(inst), message).with_help(help);
-    Err(Failure::Diagnostics(source.render(part, Some(loaded), vec![diagnostic], has_color)))
 }
 
 /// Where instructions stand in the file.

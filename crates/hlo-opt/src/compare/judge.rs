@@ -6,8 +6,9 @@ use super::pairing::{Candidate, Reference, Ways};
 use crate::Failure;
 use crate::arrays::ChosenInputs;
 use crate::console::Console;
-use hlo_analysis::annotations::ParamFacts;
 use crate::elided;
+use hlo_analysis::annotations::ParamFacts;
+use hlo_analysis::program_kind::ProgramDecision;
 use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs};
 use hlo_ir::Module;
 use std::time::Instant;
@@ -123,10 +124,10 @@ impl<'a> Judge<'a> {
     pub(crate) fn judge(
         &mut self,
         name: &str,
-        chain: &[&Module],
+        (chain, program): (&[&Module], ProgramDecision),
         console: &mut Console<'_>,
     ) -> Result<Verdict, Failure> {
-        let candidate = Candidate::beside(&self.reference, chain).map_err(|difference| {
+        let candidate = Candidate::beside(&self.reference, (chain, program)).map_err(|difference| {
             let reference = self.name;
             Failure::File(format!("`{name}` has another signature than `{reference}`: {difference}"))
         })?;

@@ -2,20 +2,16 @@
 //! arrays belong together.
 
 use super::difference::{FirstDifference, LeafDifference, Tolerance, of_leaf};
-use super::signature;
+use super::signature::{self, is_same_interface};
 use crate::Failure;
 use crate::arrays::ChosenInputs;
 use crate::console::Console;
-use hlo_audit::find_global_mark;
+use hlo_analysis::program_kind::{ProgramDecision, ProgramKind};
 use hlo_eval::global::{GlobalProgram, TiledInterface};
 use hlo_eval::{EvalError, EvalOptions, Inputs, Outputs, run};
+use hlo_ir::devices::find_n_devices;
 use hlo_ir::{Literal, Module};
 use std::sync::Arc;
-
-/// Whether a module shows by itself that its shapes are those of whole values.
-pub(crate) fn is_global(module: &Module) -> bool {
-    find_global_mark(module).is_some()
-}
 
 /// What is right.
 pub(crate) enum Reference<'a> {
@@ -30,31 +26,43 @@ impl<'a> Reference<'a> {
     ///
     /// # Errors
     /// It is a global program of several replicas.
-    pub(crate) fn of(module: &'a Module) -> Result<Reference<'a>, EvalError> {
-        match is_global(module) {
+    pub(crate) fn of(module: &'a Module, kind: ProgramDecision) -> Result<Reference<'a>, EvalError> {
+        match kind.is_global() {
             true => Ok(Reference::Global(Box::new(GlobalProgram::of(module)?))),
             false => Ok(Reference::Devices(module)),
         }
     }
 
-    /// The module beside programs that run one after the other. It is also a global program if it runs on one device and they on several, or if
-    /// its shapes are no others than those of wholes of which they take and give tiles.
+    /// The module beside programs that run one after the other. A module of one device beside those of several is a
+    /// global program. So is one of whose kind nothing is known, if its shapes are no others than those of wholes of
+    /// which they take and give tiles.
     ///
     /// # Errors
     /// It is a global program of several replicas, or on another number of devices.
-    pub(crate) fn beside(module: &'a Module, chain: &[&Module]) -> Result<Reference<'a>, EvalError> {
+    pub(crate) fn beside(
+        (module, kind): (&'a Module, ProgramDecision),
+        (chain, after): (&[&Module], ProgramDecision),
+    ) -> Result<Reference<'a>, EvalError> {
         let n_devices = chain.first().map_or(1, |first| first.n_devices());
-        let is_per_device = n_devices > 1 && !chain.iter().any(|other| is_global(other));
-        if is_per_device && (is_global(module) || module.n_devices() == 1) {
-            return Ok(Reference::Global(Box::new(GlobalProgram::on(module, n_devices)?)));
-        }
-        if is_per_device && signature::difference(module, chain).is_some() {
-            let global = GlobalProgram::on(module, n_devices);
-            if let Some(global) = global.ok().filter(|global| TiledInterface::between(global, chain).is_ok()) {
-                return Ok(Reference::Global(Box::new(global)));
+        let on =
+            |n_devices: usize| GlobalProgram::on(module, n_devices).map(|whole| Reference::Global(Box::new(whole)));
+        let has_tiles = n_devices > 1 && !after.is_global();
+        match kind.kind {
+            ProgramKind::Global | ProgramKind::OneDevice if has_tiles => on(n_devices),
+            ProgramKind::Global => Reference::of(module, kind),
+            ProgramKind::OneDevice if after.is_global() => on(chain.first().map_or(1, |first| find_n_devices(first))),
+            ProgramKind::OneDevice => Ok(Reference::Devices(module)),
+            ProgramKind::PerDevice if kind.is_open() && has_tiles => {
+                let differs = signature::difference(module, chain).is_some();
+                let whole = GlobalProgram::on(module, n_devices).ok().filter(|_| differs);
+                let whole = whole.filter(|whole| TiledInterface::between(whole, chain).is_ok());
+                Ok(whole.map_or(Reference::Devices(module), |whole| Reference::Global(Box::new(whole))))
             }
+            ProgramKind::PerDevice if kind.is_open() && after.is_global() && is_same_interface(module, chain) => {
+                on(module.n_devices())
+            }
+            ProgramKind::PerDevice => Ok(Reference::Devices(module)),
         }
-        Reference::of(module)
     }
 
     pub(crate) fn module(&self) -> &Module {
@@ -114,30 +122,25 @@ impl<'c> Candidate<'c> {
     ///
     /// # Errors
     /// Their inputs or outputs are not the reference's, nor tiles of them: what was expected and found.
-    pub(super) fn beside(reference: &Reference<'_>, chain: &'c [&'c Module]) -> Result<Candidate<'c>, String> {
+    pub(super) fn beside(
+        reference: &Reference<'_>,
+        (chain, after): (&'c [&'c Module], ProgramDecision),
+    ) -> Result<Candidate<'c>, String> {
         let same = |module: &Module| signature::difference(module, chain);
         let program = match reference {
             Reference::Devices(module) => return same(module).map_or(Ok(Candidate::Devices(chain)), Err),
             Reference::Global(program) => program,
         };
+        let is_open = after.is_open() && is_same_interface(program.module(), chain);
         if let [only] = chain
-            && (is_global(only) || only.n_devices() == 1)
+            && (after.is_global() || only.n_devices() == 1 || is_open)
         {
             let other = GlobalProgram::on(only, program.n_devices()).map_err(|error| error.to_string())?;
             let difference = signature::difference(program.module(), &[other.module()]);
             return difference.map_or(Ok(Candidate::Global(Box::new(other))), Err);
         }
-        match TiledInterface::between(program, chain) {
-            Ok(interface) => Ok(Candidate::Tiles(chain, interface)),
-            // Annotated for XLA's partitioner: whole values, and the number of partitions in the header.
-            Err(error) => match chain {
-                [only] if same(program.module()).is_none() => {
-                    let other = GlobalProgram::on(only, program.n_devices()).map_err(|error| error.to_string())?;
-                    Ok(Candidate::Global(Box::new(other)))
-                }
-                _ => Err(error.to_string()),
-            },
-        }
+        let interface = TiledInterface::between(program, chain).map_err(|error| error.to_string())?;
+        Ok(Candidate::Tiles(chain, interface))
     }
 
     /// The outputs of all devices on the reference's inputs.

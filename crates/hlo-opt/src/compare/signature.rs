@@ -4,6 +4,12 @@ use hlo_eval::{entry_leaves, result_leaves};
 use hlo_ir::op::Opcode;
 use hlo_ir::{ArrayShape, Module, Shape};
 
+/// Returns whether `chain`, which runs one module after the other, takes and gives arrays of the shapes of those of
+/// `a`.
+pub(crate) fn is_same_interface(a: &Module, chain: &[&Module]) -> bool {
+    difference(a, chain).is_none()
+}
+
 /// The first difference between the signatures of `a` and of `chain`, which runs one module after the other; `None` if they agree.
 pub(super) fn difference(a: &Module, chain: &[&Module]) -> Option<String> {
     let (first, last) = (chain.first()?, chain.last()?);

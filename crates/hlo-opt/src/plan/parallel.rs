@@ -3,7 +3,7 @@
 use super::arguments::{AlgebraChoice, ParallelArgs, ParallelEmit};
 use super::time_text;
 use crate::baseline::predict_compiled;
-use crate::complete::read_completed_of_any_kind;
+use crate::complete::{Takes, read_completed};
 use crate::console::Console;
 use crate::machine::Chosen;
 use crate::output::{check_target, expect_no_input, write_whole};
@@ -12,6 +12,7 @@ use crate::{Failure, exit, machine, registry};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::memory::memory_sizes;
+use hlo_analysis::program_kind::ProgramKind;
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::print::{PrintOptions, print_module};
@@ -39,14 +40,14 @@ pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8,
     for (flag, target) in [("--dump-problem", &args.dump_problem), ("--pack", &args.pack), ("--unpack", &args.unpack)] {
         expect_no_input(flag, target.as_ref(), &[&args.file])?;
     }
-    let (source, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
+    let (source, loaded) = read_completed(&args.file, args.counts, Takes::Any, console)?;
     let mut module = loaded.module.clone();
     args.output.as_deref().map_or(Ok(()), check_target)?;
     let has_color = console.has_color;
     let failed = |diagnostic: Diagnostic| {
         Failure::Diagnostics(source.render(source.whole(), Some(&loaded), vec![diagnostic], has_color))
     };
-    run_passes(&mut module, "inline-calls").map_err(failed)?;
+    run_passes(&mut module, None, "inline-calls").map_err(failed)?;
     let options = read_options(args)?;
     let given = strategies(&module, options.n_devices);
     let progress = Progress::start(console.shows_progress);
@@ -192,7 +193,7 @@ fn predicted_s(plan: &ParallelPlan, options: &SearchOptions, machine: &Chosen) -
     let mut local = plan.module.clone();
     let mut calls = parse_pipeline(PARTITION).map_err(|error| about_plan(error.to_string()))?;
     machine.fill_calls(&mut calls);
-    run_calls(&mut local, &calls)?;
+    run_calls(&mut local, None, &calls)?;
     let time = predict_compiled(&local, FrequencyOptions::default(), &options.machine);
     time.map(|time| time.critical_path_s).map_err(|error| about_plan(error.to_string()))
 }
@@ -204,7 +205,7 @@ const PARTITION: &str = "spmd-partition{price=time},simplify-tuples,cse,dce,hois
 /// The peak memory of what a plan's partitioned program takes, in bytes.
 fn partitioned_peak(plan: &ParallelPlan) -> Result<u64, Diagnostic> {
     let mut local = plan.module.clone();
-    run_passes(&mut local, "spmd-partition,simplify-tuples,cse,dce")?;
+    run_passes(&mut local, None, "spmd-partition,simplify-tuples,cse,dce")?;
     Ok(memory_sizes(&local).peak_bytes)
 }
 
@@ -290,14 +291,15 @@ fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
 }
 
 /// Runs a pipeline on a module; what stops it first.
-pub(super) fn run_passes(module: &mut Module, pipeline: &str) -> Result<(), Diagnostic> {
+pub(super) fn run_passes(module: &mut Module, program: Option<ProgramKind>, pipeline: &str) -> Result<(), Diagnostic> {
     let calls = parse_pipeline(pipeline).map_err(|error| about_plan(error.to_string()))?;
-    run_calls(module, &calls)
+    run_calls(module, program, &calls)
 }
 
-fn run_calls(module: &mut Module, calls: &[PassCall]) -> Result<(), Diagnostic> {
+fn run_calls(module: &mut Module, program: Option<ProgramKind>, calls: &[PassCall]) -> Result<(), Diagnostic> {
     let passes = bind(calls, &registry::passes()).map_err(|error| about_plan(error.to_string()))?;
-    let stopped = run_pipeline(module, &mut Analyses::default(), &passes, RunOptions::default());
+    let mut analyses = Analyses::default().with_program(program);
+    let stopped = run_pipeline(module, &mut analyses, &passes, RunOptions::default());
     let first = |error: RunError| error.diagnostics.into_iter().next();
     stopped.map(|_| ()).map_err(|error| first(error).unwrap_or_else(|| about_plan("a pass stopped".into())))
 }
@@ -306,7 +308,8 @@ fn run_calls(module: &mut Module, calls: &[PassCall]) -> Result<(), Diagnostic> 
 fn strategies(module: &Module, n_devices: i64) -> Option<Module> {
     let mut given = module.clone();
     let is_power_of_two = n_devices.unsigned_abs().is_power_of_two();
-    let found = is_power_of_two && run_passes(&mut given, &format!("search-strategies{{devices={n_devices}}}")).is_ok();
+    let found =
+        is_power_of_two && run_passes(&mut given, None, &format!("search-strategies{{devices={n_devices}}}")).is_ok();
     found.then_some(given)
 }
 
@@ -318,20 +321,25 @@ fn bytes_text(bytes: u64) -> String {
     }
 }
 
+/// The plans among which a search that ends finds one of least modelled time.
+const SPACE: &str = "  searched: on each mesh tried, which axis divides which dim of each op and value, all devices doing all ops in \
+                     turn; pipelines, other algebra and another order of the ops are not among these plans";
+
 /// The report for people.
 fn report_text(file: &Path, options: &SearchOptions, plan: &ParallelPlan) -> String {
     let report = &plan.report;
     let mut out = String::new();
     let quality = match (report.is_exact, options.memory_limit) {
-        (true, None) => "nothing on the meshes searched takes less".to_string(),
-        (true, Some(_)) => {
-            "nothing on the meshes searched that keeps the limit, as the search counts memory, takes less".to_string()
-        }
+        (true, None) => "no plan searched takes less".to_string(),
+        (true, Some(_)) => "no plan searched that keeps the limit, as the search counts memory, takes less".to_string(),
         (false, _) => format!("gap {:.2} % on the meshes searched", 100.0 * report.gap()),
     };
     let (step, bound) = (time_text(report.step_s), time_text(report.bound_s));
     let _ = writeln!(out, "{}: {} devices, {}", file.display(), options.n_devices, report.machine);
     let _ = writeln!(out, "plan on mesh {}: {step} a step, bound {bound}: {quality}", report.mesh);
+    if report.is_exact {
+        let _ = writeln!(out, "{SPACE}");
+    }
     if !options.without.is_empty() {
         let parts: Vec<&str> = options.without.iter().map(|part| part.word()).collect();
         let _ = writeln!(out, "  kept from {}: plan and bound are those of such plans", parts.join(", "));

@@ -6,7 +6,7 @@ use super::parallel::run_passes;
 use super::zero_row::{Row, Table, size_text};
 use super::{retarget, time_text, zero_page, zero_picture};
 use crate::baseline::predict_compiled;
-use crate::complete::read_completed_of_any_kind;
+use crate::complete::{Takes, read_completed};
 use crate::console::Console;
 use crate::machine::{self, Chosen};
 use crate::{Failure, exit, presets};
@@ -15,9 +15,9 @@ use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::memory::memory_sizes;
 use hlo_analysis::time::Machine;
 use hlo_analysis::traffic::Traffic;
-use hlo_audit::find_global_mark;
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
+use hlo_pass::MEMORY_LIMIT_RULE;
 use hlo_pass::fastest::Ways;
 use hlo_pass::runner::{RunError, RunOptions, run_pipeline};
 use std::fmt::Write;
@@ -33,7 +33,7 @@ const MOST_DEVICES: usize = 4096;
 /// # Errors
 /// An invalid input or machine, or a module that is not for several devices.
 pub(crate) fn plan(args: &ZeroArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
-    let (source, loaded) = read_completed_of_any_kind(&args.file, args.counts, console)?;
+    let (source, loaded) = read_completed(&args.file, args.counts, Takes::Any, console)?;
     let mut module = loaded.module.clone();
     let own = module.n_devices();
     let has_color = console.has_color;
@@ -46,8 +46,8 @@ pub(crate) fn plan(args: &ZeroArgs, console: &mut Console<'_>) -> Result<u8, Fai
                 .into(),
         )));
     }
-    if find_global_mark(&module).is_some() {
-        run_passes(&mut module, PARTITION).map_err(failed)?;
+    if loaded.decision().is_global() {
+        run_passes(&mut module, loaded.known_kind(), PARTITION).map_err(failed)?;
         console.say("note: a global program: the table is of what this project's partitioner makes of it\n");
     }
     let counts = if args.devices.is_empty() { vec![own] } else { args.devices.clone() };
@@ -117,7 +117,7 @@ fn rows_of(
         let outcome = run_pipeline(&mut result, &mut analyses, &way.passes, RunOptions::default());
         let is_within = match outcome {
             // Nothing fits, as the other rows say.
-            Err(error) if error.diagnostics.iter().any(|diagnostic| diagnostic.rule == "memory-limit") => false,
+            Err(error) if error.diagnostics.iter().any(|diagnostic| diagnostic.rule == MEMORY_LIMIT_RULE) => false,
             Err(error) => return Err(first(error)),
             Ok(_) => true,
         };

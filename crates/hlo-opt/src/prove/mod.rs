@@ -6,8 +6,8 @@ pub(crate) mod passes;
 mod smaller;
 mod text;
 
-use crate::compare::{Judge, Reference, of_verdict, read_chain};
-use crate::complete::read_completed_of_any_kind;
+use crate::compare::{Chain, Judge, Reference, is_same_interface, of_verdict, read_chain};
+use crate::complete::{Takes, read_completed};
 use crate::console::Console;
 use crate::output::{expect_no_input, write_whole};
 use crate::params::Said;
@@ -15,6 +15,7 @@ use crate::progress::Progress;
 use crate::{Failure, exit};
 use arguments::{ProofFormat, ProveArgs};
 use hlo_analysis::annotations::ParamFacts;
+use hlo_analysis::program_kind::ProgramDecision;
 use hlo_ir::Module;
 use hlo_prove::{Options, certify, prove_chain};
 use std::path::Path;
@@ -35,20 +36,20 @@ pub(crate) enum Outcome {
 /// The inputs that the user names cannot be read.
 fn evaluated(
     args: &ProveArgs,
-    (source, before): (&str, &Module),
-    (name, chain): (&str, &[&Module]),
+    (source, before, kind): (&str, &Module, ProgramDecision),
+    (name, chain, after): (&str, &[&Module], ProgramDecision),
     promises: &ParamFacts,
     deadline: Option<Instant>,
     console: &mut Console<'_>,
 ) -> Result<Outcome, Failure> {
     let unknown = |why: &str| Outcome::Unknown(format!("the evaluator cannot tell: {}", why.trim_end()));
-    let reference = match Reference::beside(before, chain) {
+    let reference = match Reference::beside((before, kind), (chain, after)) {
         Ok(reference) => reference,
         Err(error) => return Ok(unknown(&error.to_string())),
     };
     let judge = Judge::new(&args.judge, source, reference, promises)?;
     judge.check_inputs(console)?;
-    Ok(match judge.until(deadline).judge(name, chain, console) {
+    Ok(match judge.until(deadline).judge(name, (chain, after), console) {
         Ok(verdict) if verdict.is_undecided() => {
             Outcome::Unknown(format!("in the evaluator too much is NaN: {}", of_verdict(&verdict, &args.judge, before)))
         }
@@ -72,14 +73,16 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
     expect_no_input("--certificate", args.certificate.as_ref(), &[&args.before, &args.after])?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
-    let (source, loaded) = read_completed_of_any_kind(&args.before, args.judge.counts, console)?;
+    let (source, loaded) = read_completed(&args.before, args.judge.counts, Takes::Any, console)?;
     let said = Said::read(args.judge.inputs.replicated_params.as_deref(), console)?;
-    let facts = said.of(&source, source.whole(), &loaded, console.has_color)?;
-    let (name, chain) = read_chain(&args.after, args.judge.counts, console)?;
-    let chain: Vec<&Module> = chain.iter().collect();
+    let facts = said.of(&source, source.whole(), &loaded, console)?;
+    let Chain { name, modules, program: after } = read_chain(&args.after, args.judge.counts, console)?;
+    let chain: Vec<&Module> = modules.iter().collect();
     progress.now("proving");
     let deadline = args.judge.timeout.and_then(|time| Instant::now().checked_add(time));
-    let options = Options { deadline, ..passes::options(&loaded.module, &facts) };
+    let kind = loaded.decision();
+    let is_global = kind.has_tiles_in(&after, is_same_interface(&loaded.module, &chain));
+    let options = Options { deadline, is_global, ..passes::options(&loaded.module, &facts) };
     let proved = match args.certificate {
         Some(_) => certify(&loaded.module, &chain, &options).map(|(proof, certificate)| (proof, Some(certificate))),
         None => prove_chain(&loaded.module, &chain, &options).map(|proof| (proof, None)),
@@ -110,7 +113,7 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
         if seen.is_some() {
             progress.now("evaluating at full size: the modules differ on a smaller shape");
         }
-        match (evaluated(args, (source, whole), (&name, &chain), &facts, deadline, console)?, seen) {
+        match (evaluated(args, (source, whole, kind), (&name, &chain, after), &facts, deadline, console)?, seen) {
             (Outcome::Unknown(why), Some(seen)) => Outcome::Unknown(format!("{why}; they differ {}", seen.trim_end())),
             (outcome, _) => outcome,
         }

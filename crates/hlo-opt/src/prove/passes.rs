@@ -1,9 +1,10 @@
 //! `--check=prove`: runs passes once more, one by one, and proves of each that changed the module that it changed no result.
 
-use crate::compare::output_names;
+use crate::compare::{is_same_interface, output_names};
 use crate::progress::Progress;
 use hlo_analysis::Analyses;
 use hlo_analysis::annotations::ParamFacts;
+use hlo_analysis::program_kind::ProgramDecision;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::report::Artifact;
@@ -35,10 +36,10 @@ pub(crate) fn prove_passes(
     let facts = analyses.params.clone();
     let mut checked = Checked::default();
     // Once a pass has changed the signature: the module before it, and the way there and back.
-    let mut whole: Option<Module> = None;
+    let mut whole: Option<(Module, ProgramDecision)> = None;
     let (mut shard, mut unshard): (Option<Module>, Option<Module>) = (None, None);
     for pass in passes {
-        let before = module.clone();
+        let (before, kind_before) = (module.clone(), analyses.program_kind(&module));
         let summary = run_pipeline(&mut module, &mut analyses, std::slice::from_ref(*pass), RunOptions::default());
         let summary = summary
             .map_err(|RunError { pass, .. }| format!("--check=prove: pass `{pass}` fails when it runs again"))?;
@@ -51,12 +52,13 @@ pub(crate) fn prove_passes(
             }
         }
         if whole.is_none() && (shard.is_some() || unshard.is_some()) {
-            whole = Some(before.clone());
+            whole = Some((before.clone(), kind_before));
         }
         progress.now(&format!("proving {}", pass.name));
-        let source = whole.as_ref().unwrap_or(&before);
+        let (source, kind) = whole.as_ref().map_or((&before, kind_before), |(source, kind)| (source, *kind));
         let chain: Vec<&Module> = shard.iter().chain([&module]).chain(&unshard).collect();
-        let proof = prove_chain(source, &chain, &options(source, &facts));
+        let is_global = kind.has_tiles_in(&analyses.program_kind(&module), is_same_interface(source, &chain));
+        let proof = prove_chain(source, &chain, &Options { is_global, ..options(source, &facts) });
         checked.n_unknown += usize::from(!proof.as_ref().is_ok_and(Proof::is_proved));
         checked.text.push_str(&line(pass.name, &proof, source));
     }
@@ -74,7 +76,7 @@ pub(crate) fn prove_passes(
 pub(super) fn options(module: &Module, facts: &ParamFacts) -> Options {
     let entry = module.entry().map(|entry| module.comp(entry).params.clone()).unwrap_or_default();
     let n_leaves = entry.iter().map(|&param| module.shape(param).n_leaves()).sum();
-    Options { inputs: (0..n_leaves).map(|leaf| facts.leaf(leaf).cloned()).collect(), deadline: None }
+    Options { inputs: (0..n_leaves).map(|leaf| facts.leaf(leaf).cloned()).collect(), ..Options::default() }
 }
 
 /// The verdict on a pass, and of an unknown one the first output that is open.

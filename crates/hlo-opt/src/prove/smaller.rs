@@ -6,6 +6,7 @@ use crate::compare::{Judge, Reference, of_verdict};
 use crate::console::Console;
 use crate::work::evaluator_work;
 use hlo_analysis::annotations::ParamFacts;
+use hlo_analysis::program_kind::decide;
 use hlo_eval::entry_leaves;
 use hlo_ir::Module;
 use hlo_prove::{Options, Proof, SmallerPair, prove_chain, shrink};
@@ -51,8 +52,8 @@ pub(super) fn difference(
     }
     let run = wide.as_ref().unwrap_or(small);
     let chain: Vec<&Module> = run.after.iter().collect();
-    let judge = Judge::new(&judge_args, source, Reference::beside(&run.before, &chain).ok()?, promises).ok()?;
-    let verdict = judge.until(deadline).judge(name, &chain, console).ok()?;
+    let judge = Judge::new(&judge_args, source, Reference::Devices(&run.before), promises).ok()?;
+    let verdict = judge.until(deadline).judge(name, (&chain, decide(run.after.first()?, None, None)), console).ok()?;
     let mut is_certain = false;
     for (output, leaf) in proof.outputs.iter().zip(&verdict.leaves) {
         let differs = leaf.first.is_some();

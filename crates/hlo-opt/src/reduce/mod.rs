@@ -5,7 +5,7 @@ mod command;
 mod edits;
 mod shrink;
 
-use crate::complete::read_completed;
+use crate::complete::{Takes, read_completed};
 use crate::console::Console;
 use crate::progress::Progress;
 use crate::{Failure, exit, output};
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &ReduceArgs, console: &mut Console<'_>) -> Result<u8, Fa
     args.output.as_deref().map_or(Ok(()), output::check_target)?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
-    let (source, loaded) = read_completed(&args.file, args.counts, console)?;
+    let (source, loaded) = read_completed(&args.file, args.counts, Takes::AnySilently, console)?;
     let module = loaded.module;
     let question = Question::new(&args.condition, args.timeout)?;
     progress.now("running the command on the input");

@@ -1,7 +1,7 @@
 //! The summary: what a run did to a module and what that is worth, in at most [`MAX_LINES`] lines.
 
 use super::figures::{Figures, Totals};
-use super::quantities::{bytes, change, count, seconds};
+use super::quantities::{bytes, change, count, parts_of, seconds};
 use super::{ModuleReport, Recommendation};
 use hlo_pass::report::PassReport;
 use hlo_sort::SharedSort;
@@ -62,6 +62,10 @@ pub(super) fn deed(report: &ModuleReport) -> String {
     let way = report.choice.as_ref().and_then(|choice| choice.taken()).map(|taken| taken.way);
     if changed.is_empty() {
         return match way {
+            // The way taken has passes, and all of them left the module as it is.
+            Some(_) if report.reports.iter().any(|pass| pass.unchanged_because.is_some()) => {
+                format!("left as it is{}", reason(report).map_or(String::new(), |why| format!(": {why}")))
+            }
             Some(_) => "left as it is: no other way to run it is predicted to be faster".into(),
             None => format!("left as it is{}", reason(report).map_or(String::new(), |why| format!(": {why}"))),
         };
@@ -126,19 +130,25 @@ fn table(totals: &Totals, out: &mut String) {
         let line = format!("  {what:<24} {before:>12} {after:>12}   {change}");
         let _ = writeln!(out, "{}", line.trim_end());
     };
-    row("one step of one device", ["before".into(), "after".into()], "");
+    row("one step of one device", ["before".into(), "after".into()], "against before");
     let both = |of: fn(&Figures) -> f64| [of(before), of(after)];
     let size = |values: [f64; 2]| values.map(|value| bytes(value.round() as u64));
     let percent = |[before, after]: [f64; 2]| change(before, after);
     let sent = both(|figures| figures.sent_bytes);
     row("bytes sent", size(sent), &percent(sent));
     row("collectives", both(Figures::n_collectives).map(count), &kinds(after));
-    for (what, of) in [
-        ("memory, at the peak", (|figures| figures.peak_bytes as f64) as fn(&Figures) -> f64),
-        ("  arguments", |figures| figures.argument_bytes as f64),
-        ("  temporaries", |figures| figures.temp_bytes as f64),
-    ] {
-        row(what, size(both(of)), &percent(both(of)));
+    let peaks = both(|figures| figures.peak_bytes as f64);
+    row("memory, at the peak", size(peaks), &percent(peaks));
+    let names = ["  arguments", "  outputs, constants", "  temporaries"];
+    let [parts_before, parts_after] = [before, after].map(parts_of_peak);
+    let [texts_before, texts_after] =
+        [(before, parts_before), (after, parts_after)].map(|(figures, parts)| parts_of(figures.peak_bytes, parts));
+    for (i, what) in names.into_iter().enumerate() {
+        let sizes = [parts_before[i], parts_after[i]].map(|bytes| bytes as f64);
+        let is_none = |text: &String| text.starts_with("0.0 ") || text.starts_with("0 ");
+        if !(is_none(&texts_before[i]) && is_none(&texts_after[i])) {
+            row(what, [texts_before[i].clone(), texts_after[i].clone()], &percent(sizes));
+        }
     }
     let on_host = both(|figures| figures.host_bytes as f64);
     if on_host != [0.0; 2] {
@@ -148,6 +158,12 @@ fn table(totals: &Totals, out: &mut String) {
         let values = [before, after].map(|time| time.critical_path_s);
         row("time, predicted", values.map(seconds), &percent(values));
     }
+}
+
+/// What the peak is the sum of: arguments, outputs that lie in no argument with constants, and temporaries.
+fn parts_of_peak(figures: &Figures) -> [u64; 3] {
+    let Figures { peak_bytes, argument_bytes, temp_bytes, .. } = *figures;
+    [argument_bytes, peak_bytes.saturating_sub(argument_bytes + temp_bytes), temp_bytes]
 }
 
 /// The collectives that run, the most frequent first.
@@ -162,7 +178,7 @@ pub(super) fn recommended(recommendation: &Recommendation) -> String {
     let mut gains = Vec::new();
     gains.extend(peak_bytes.map(|[now, then]| format!("memory {}", change(now as f64, then as f64))));
     gains.push(format!("time {}", change(time_s[0], time_s[1])));
-    format!("try {command}: {}", gains.join(", "))
+    format!("try {command}: {} against this", gains.join(", "))
 }
 
 #[cfg(test)]

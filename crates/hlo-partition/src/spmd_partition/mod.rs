@@ -51,8 +51,9 @@ use crate::error::PartitionError;
 use crate::prices::{MACHINE, PRICE, Price};
 use crate::sharding::ArraySharding;
 pub(crate) use choose::ComputeRule;
-use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
+use hlo_analysis::program_kind::ProgramKind;
+use hlo_analysis::{Analyses, Preserved};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::diag::Entity;
@@ -118,7 +119,7 @@ pub(crate) struct SpmdPartition {
 
 impl Pass for SpmdPartition {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        if let Some(why) = why_not_global(module) {
+        if let Some(why) = why_not_global(module, cx.analyses) {
             cx.report.unchanged_because = Some(why);
             return Ok(Changed::No);
         }
@@ -132,6 +133,7 @@ impl Pass for SpmdPartition {
         cx.report.count("devices", work.n_devices() as u64);
         cx.report.decisions.extend(decisions);
         *module = work;
+        cx.analyses.program = Some(ProgramKind::PerDevice);
         Ok(Changed::Yes(Preserved::NONE))
     }
 }
@@ -169,36 +171,23 @@ fn annotate_only(module: &mut Module) -> Result<Changed, PartitionError> {
 }
 
 /// Why there is nothing to partition.
-///
-/// A program whose header has several partitions is global only if its text says so: by a custom call of a partitioner, or by a sharding
-/// of a value that is neither a parameter nor a result of the entry. What this pass and XLA's partitioner leave has none.
-fn why_not_global(module: &Module) -> Option<String> {
+fn why_not_global(module: &Module, analyses: &Analyses) -> Option<String> {
     if hlo_ir::devices::find_n_devices(module) <= 1 && module.header.replica_count <= 1 {
         return Some("the module names no mesh of several devices".into());
     }
-    why_per_device(module)
+    why_per_device(module, analyses)
 }
 
-/// Why a module is no global program but that of each device.
-pub(crate) fn why_per_device(module: &Module) -> Option<String> {
+/// Why a module is no global program but that of each device, as [`hlo_analysis::program_kind`] decides.
+pub(crate) fn why_per_device(module: &Module, analyses: &Analyses) -> Option<String> {
     if module.header.replica_count > 1 {
         return Some(format!("expected one replica, found {}", module.header.replica_count));
     }
-    if module.header.num_partitions <= 1 {
-        return None;
+    let decision = analyses.program_kind(module);
+    match decision.kind {
+        ProgramKind::OneDevice | ProgramKind::Global => None,
+        ProgramKind::PerDevice => Some(format!("it is a per-device program: {}", decision.reason(module))),
     }
-    let entry = module.entry();
-    let is_mark = |&inst: &InstId| {
-        let node = module.inst(inst);
-        let is_result = Some(node.parent) == entry
-            && (node.opcode == Opcode::Parameter || module.comp(node.parent).root.expand() == Some(inst));
-        CustomTarget::of(&node.attrs).is_some_and(CustomTarget::is_of_partitioner)
-            || (module.sharding(inst).is_some() && !is_result)
-    };
-    let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
-    let text =
-        "the header has several partitions, and no value within the program has a sharding: it is a per-device program";
-    (!insts.any(is_mark)).then(|| text.into())
 }
 
 /// Writes the program of each device into `module`.

@@ -77,7 +77,7 @@ pub(super) fn read_file(options: &Options) -> Result<StrategyFile, PartitionErro
 
 impl Pass for ApplyStrategies {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        if let Some(why) = why_unchanged(module) {
+        if let Some(why) = why_unchanged(module, cx.analyses) {
             cx.report.unchanged_because = Some(why);
             return Ok(Changed::No);
         }

@@ -13,7 +13,8 @@ use crate::propagate_shardings::claims::ClaimReader;
 use crate::propagate_shardings::constants::ConstantCopies;
 use crate::propagate_shardings::graph::ShardingGraph;
 use crate::propagate_shardings::values::CutId;
-use hlo_analysis::Preserved;
+use hlo_analysis::program_kind::ProgramKind;
+use hlo_analysis::{Analyses, Preserved};
 use hlo_ir::diag::Entity;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{InstId, Module, shardy};
@@ -32,9 +33,15 @@ pub(super) struct Prepared {
 }
 
 /// Why a program gets no strategies.
-pub(super) fn why_unchanged(module: &Module) -> Option<String> {
-    let n = module.n_devices();
-    (n > 1).then(|| format!("the header has {n} devices: it is a per-device program"))
+pub(super) fn why_unchanged(module: &Module, analyses: &Analyses) -> Option<String> {
+    let (n, decision) = (module.n_devices(), analyses.program_kind(module));
+    match decision.kind {
+        _ if n <= 1 => None,
+        ProgramKind::PerDevice => Some(format!("it is a per-device program: {}", decision.reason(module))),
+        ProgramKind::Global | ProgramKind::OneDevice => {
+            Some(format!("the header counts {n} devices: expected a program that nobody has cut yet"))
+        }
+    }
 }
 
 impl Prepared {

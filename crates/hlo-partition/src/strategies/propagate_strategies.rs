@@ -47,7 +47,7 @@ pub(crate) struct PropagateStrategies {
 
 impl Pass for PropagateStrategies {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        if let Some(why) = why_unchanged(module) {
+        if let Some(why) = why_unchanged(module, cx.analyses) {
             cx.report.unchanged_because = Some(why);
             return Ok(Changed::No);
         }

@@ -121,8 +121,12 @@ impl SearchStrategies {
 }
 
 impl Pass for SearchStrategies {
+    fn writes_files(&self) -> bool {
+        self.writes
+    }
+
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        if let Some(why) = why_unchanged(module) {
+        if let Some(why) = why_unchanged(module, cx.analyses) {
             cx.report.unchanged_because = Some(why);
             return Ok(Changed::No);
         }

@@ -35,8 +35,9 @@
 //! **Algorithm.** For each candidate the instructions that depend on it, in one walk; the order of [`order`]; under a memory limit the largest arrays first, as few as keep
 //! it; without one as many as have the least peak. `O(candidates · (instructions of their updates))`, and up to some forty analyses of memory.
 //!
-//! **Requires** nothing. **Ensures** the same results bit for bit; the memory spaces of the entry's parameters and results change. **Errors**: options that cannot be
-//! read, pairs that contradict aliases, a machine of another size.
+//! **Requires** nothing. **Ensures** the same results bit for bit; the memory spaces of the entry's parameters and
+//! results change. **Errors**: options that cannot be read, pairs that contradict aliases, a machine of another size, a
+//! peak above the limit with all state on the host.
 //!
 //! References: Ren et al., *ZeRO-Offload: Democratizing Billion-Scale Model Training*, USENIX ATC 2021 (which state to offload, overlap); DeepSpeed DeepCompile, 2025 (adaptive
 //! offloading by compiler).
@@ -126,7 +127,14 @@ impl Pass for OffloadState {
             return Ok(Changed::No);
         }
         states.shared_sort_by_key(|state| (std::cmp::Reverse(state.bytes), state.param_number));
-        let Some(made) = self.make(module, &states, cx)? else {
+        let made = self.make(module, &states, cx)?;
+        let least_bytes = made.as_ref().map_or(before.peak_bytes, |made| made.peak_bytes.min(before.peak_bytes));
+        if self.limit > 0 && least_bytes > self.limit {
+            return Err(above_limit(self.limit, least_bytes, before.peak_bytes, states.len()));
+        }
+        let is_lower =
+            |made: &Made| self.limit > 0 || made.peak_bytes as f64 <= before.peak_bytes as f64 * (1.0 - LEAST_SAVED);
+        let Some(made) = made.filter(is_lower) else {
             cx.report.unchanged_because = Some(match states.is_empty() {
                 true => "no array of state is large enough, or the header does not say what is state; behind a call none is seen (inline-calls)".into(),
                 false => format!("{} bytes at the peak, and hardly less with state on the host", before.peak_bytes),
@@ -145,17 +153,13 @@ impl Pass for OffloadState {
         *module = made.module;
         cx.analyses.invalidate(Preserved { frequencies: true, ..Preserved::NONE });
         let after_ns = cx.predicted_s(module, &self.machine)? * 1e9;
-        let above = match self.limit {
-            limit if limit > 0 && peak_bytes > limit => format!(", above the limit of {limit}"),
-            _ => String::new(),
-        };
         let told = Decision {
             subject: "state".into(),
             bytes: moved_bytes,
             computation: module.entry().map(|entry| module.comp_name(entry).into()).unwrap_or_default(),
             action: "chosen".into(),
             reason: format!(
-                "{n_states} of {} arrays lie in the memory of the host: a device's peak is {peak_bytes} bytes, {} before{above}; each \
+                "{n_states} of {} arrays lie in the memory of the host: a device's peak is {peak_bytes} bytes, {} before; each \
                  step copies {moved_bytes} bytes there and back",
                 states.len(),
                 before.peak_bytes,
@@ -169,6 +173,20 @@ impl Pass for OffloadState {
         cx.report.count("host-bytes", moved_bytes);
         Ok(Changed::Yes(Preserved::NONE))
     }
+}
+
+/// The error where the peak stays above the limit.
+fn above_limit(limit: u64, least_bytes: u64, before_bytes: u64, n_states: usize) -> PassError {
+    let why = match n_states {
+        0 => "no array of state is large enough (min-bytes), or the header does not say what is state (state-pairs)"
+            .into(),
+        n => format!("{before_bytes} before, and {n} arrays of state can lie on the host"),
+    };
+    PassError::above_limit(
+        limit,
+        least_bytes,
+        format!("{why}; give a larger memory-limit, or shard the state first (--preset sharded-state)"),
+    )
 }
 
 /// A module with the first of the states on the host.
@@ -185,8 +203,8 @@ const MAX_TRIES: usize = 32;
 const LEAST_SAVED: f64 = 0.01;
 
 impl OffloadState {
-    /// The fewest states on the host that keep the limit, the largest first. Without a limit, or where none keep it, those with the least peak; `None` where
-    /// that is not lower than what it was.
+    /// The fewest states on the host that keep the limit, the largest first. Without a limit, or where none keep it,
+    /// those with the least peak; `None` where there is no state.
     fn make(&self, module: &Module, states: &[State], cx: &PassCx<'_>) -> Result<Option<Made>, PassError> {
         let make = |n_states: usize| -> Result<Made, PassError> {
             cx.check_deadline()?;
@@ -218,7 +236,6 @@ impl OffloadState {
                 false => too_few = made.n_states,
             }
         }
-        let most = memory_sizes(module).peak_bytes as f64 * (1.0 - LEAST_SAVED);
-        Ok(Some(best).filter(|best| fits(best) || best.peak_bytes as f64 <= most))
+        Ok(Some(best))
     }
 }
