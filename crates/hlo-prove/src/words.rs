@@ -59,8 +59,8 @@ impl ModuleWords {
         }
         let config = instruction.marks.as_ref().and_then(|m| m.backend_config.as_ref());
         let is_effect = matches!(instruction.opcode.row().effects, Effects::SideEffect | Effects::Random);
-        if is_effect && let Some(marks) = &instruction.marks {
-            let _ = write!(out, " on={:?}", marks.sharding);
+        if is_effect && let Some(sharding) = instruction.marks.as_ref().and_then(|marks| marks.sharding.as_ref()) {
+            let _ = write!(out, " on={sharding:?}");
         }
         if is_effect || instruction.opcode == hlo_ir::Opcode::CustomCall {
             let _ = write!(out, " config={config:?}");

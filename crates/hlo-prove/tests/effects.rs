@@ -118,6 +118,17 @@ fn an_order_that_control_predecessors_ask_for_is_kept() {
 }
 
 #[test]
+fn names_and_places_in_the_source_say_nothing() {
+    let marked = format!("{OUTFEED}, metadata={{op_name=\"print\"}}");
+    assert!(
+        is_proved(&step(OUTFEED), &step(&marked)) && is_proved(&step(&marked), &step(&marked.replace("print", "show")))
+    );
+    // Where it runs does.
+    let placed = format!("{OUTFEED}, sharding={{maximal device=1}}");
+    assert!(is_proved(&step(&placed), &step(&placed)) && !is_proved(&step(OUTFEED), &step(&placed)));
+}
+
+#[test]
 fn an_operand_that_differs_is_told() {
     let text = difference(&step(OUTFEED), &step(UNLIKE[2]));
     assert!(text.contains("`outfeed` %o: expected `outfeed` %o of the first module there; leaf 0"), "{text}");

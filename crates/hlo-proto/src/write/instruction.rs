@@ -8,11 +8,12 @@ use super::value::{write_metadata, write_value};
 use crate::bindings::{At, bindings};
 use crate::table::*;
 use crate::writer::Writer;
-use hlo_ir::attrs::{AsyncAttrs, Attrs, DomainSharding, FieldRef, FieldRefs, Marks, Presence};
+use hlo_ir::attrs::{AsyncAttrs, Attrs, DomainSharding, FieldRef, FieldRefs, Marks, Presence, Word};
 use hlo_ir::groups::ReplicaGroups;
 use hlo_ir::{CompId, DType, InstId, Instruction, Opcode};
 use hlo_sort::SharedSort;
 use smallvec::SmallVec;
+use std::sync::LazyLock;
 
 /// The attributes that are still to be written, by ascending number of their fields.
 struct Waiting<'m> {
@@ -120,7 +121,7 @@ impl ModuleWriter<'_> {
         let mut own: SmallVec<[(bool, Field, FieldRef<'_>); 8]> = SmallVec::new();
         for &(_, i) in group {
             match (bindings(format).get(usize::from(i)), attrs.fields.get(usize::from(i))) {
-                (Some(At::In(_, field)), Some(&value)) => own.push((false, *field, value)),
+                (Some(At::In(_, field)), Some(&value)) => own.push((false, *field, stated(&attrs.inst.attrs, value))),
                 (Some(At::DotDims(field)), Some(&value)) => own.push((true, *field, value)),
                 (Some(_) | None, _) => {}
             }
@@ -256,5 +257,18 @@ pub(crate) fn write_frontend_attributes(w: &mut Writer, pairs: &[(String, String
             w.text(map_entry::key, key);
             w.text(map_entry::value, value);
         });
+    }
+}
+
+/// The precisions of a product's operands; XLA writes them where they are the default as well.
+static DEFAULT_PRECISIONS: LazyLock<Vec<Word>> = LazyLock::new(|| vec!["default".into(); 2]);
+
+/// A field as XLA writes it where it has its default.
+fn stated<'a>(attrs: &Attrs, value: FieldRef<'a>) -> FieldRef<'a> {
+    match (attrs, value) {
+        (Attrs::Dot(_) | Attrs::Conv(_), FieldRef::Words(words)) if words.is_empty() => {
+            FieldRef::Words(&DEFAULT_PRECISIONS)
+        }
+        (_, value) => value,
     }
 }
