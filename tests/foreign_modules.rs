@@ -98,7 +98,8 @@ fn an_error_about_an_elided_constant_names_the_file_that_has_it() {
     let module = hlo_text::parse_module(whole).expect("a module").module;
     let proto = folder.join("module_0007.jit_f.hlo.pb");
     fs::write(&proto, hlo_proto::write(&module, &hlo_proto::Kept::default()).bytes).expect("a file");
-    for command in [vec!["eval", &elided], vec!["compare", &elided, &elided], vec!["run", "--backend", "host", &elided]] {
+    for command in [vec!["eval", &elided], vec!["compare", &elided, &elided], vec!["run", "--backend", "host", &elided]]
+    {
         let advised = run(&command);
         assert_ne!(advised.code, 0);
         let expected = format!("`{}` has the elements of %table.1", proto.display());
