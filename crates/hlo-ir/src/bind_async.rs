@@ -36,13 +36,13 @@ impl Module {
         let instruction = self.inst(inst);
         let parts = self.shape(inst).as_tuple()?;
         let is_left_out = |part: &Shape| part.as_tuple().is_some_and(<[Shape]>::is_empty);
-        let result = match instruction.opcode {
-            Opcode::AsyncStart => {
-                let attrs = AsyncAttrs::of(&instruction.attrs).filter(|a| !a.output_to_operand_aliasing.is_empty())?;
-                self.shape(self.comp(attrs.calls?).root.expand()?)
-            }
-            Opcode::AsyncUpdate => self.shape(*instruction.operands.first()?).as_tuple()?.get(1)?,
-            _ => return None,
+        let result = if instruction.opcode == Opcode::AsyncStart {
+            let attrs = AsyncAttrs::of(&instruction.attrs).filter(|a| !a.output_to_operand_aliasing.is_empty())?;
+            self.shape(self.comp(attrs.calls?).root.expand()?)
+        } else if instruction.opcode == Opcode::AsyncUpdate {
+            self.shape(*instruction.operands.first()?).as_tuple()?.get(1)?
+        } else {
+            return None;
         };
         if !is_left_out(parts.get(1)?) || is_left_out(result) {
             return None;

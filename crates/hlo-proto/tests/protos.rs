@@ -417,7 +417,7 @@ fn numbers_behind_names_make_no_name_twice() {
 }
 
 /// The bytes of a message with what `edit` makes of its fields' messages; `None` leaves a field as it is.
-fn edited(bytes: &[u8], edit: &dyn Fn(u32, &[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
+fn edited(bytes: &[u8], edit: &impl Fn(u32, &[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
     let (mut out, mut at) = (Vec::new(), 0);
     while at < bytes.len() {
         let start = at;
@@ -447,7 +447,7 @@ fn stripped(literal: &[u8]) -> Vec<u8> {
 }
 
 /// The module with what `edit` makes of the literal of each constant.
-fn with_literals(module: &[u8], edit: &dyn Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
+fn with_literals(module: &[u8], edit: &impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     edited(module, &|number, comp| {
         let inst = |inst: &[u8]| edited(inst, &|number, literal| (number == 8).then(|| edit(literal)));
         (number == 3).then(|| edited(comp, &|number, bytes| (number == 2).then(|| inst(bytes))))

@@ -55,12 +55,12 @@ impl Parser<'_> {
             }
         };
         inst.opcode = opcode;
-        let aliases = match &mut inst.attrs {
-            Attrs::Async(attrs) if opcode == Opcode::AsyncUpdate => {
-                std::mem::take(&mut attrs.output_to_operand_aliasing)
-            }
-            _ => Vec::new(),
-        };
+        let mut aliases = Vec::new();
+        if let Attrs::Async(attrs) = &mut inst.attrs
+            && opcode == Opcode::AsyncUpdate
+        {
+            aliases = std::mem::take(&mut attrs.output_to_operand_aliasing);
+        }
         inst.attrs = AsyncAttrs { output_to_operand_aliasing: aliases, ..AsyncAttrs::default() }.into();
         let calls = self.rest(op, of, &inst.operands)?;
         if let Some(calls) = calls {
@@ -86,13 +86,11 @@ impl Parser<'_> {
             self.module.comp_mut(calls).insts.push(root);
             self.module.inst_mut(root).operands.push(param);
         }
-        let result = match (inst.opcode, stated) {
-            (Opcode::AsyncDone, stated) => stated,
-            (_, Some(stated)) => {
-                let parts = self.module.shapes.get(stated).as_tuple().unwrap_or_default();
-                parts.get(1).cloned().map(|result| self.module.shapes.intern(result))
-            }
-            (_, None) => None,
+        let result = if inst.opcode == Opcode::AsyncDone {
+            stated
+        } else {
+            let parts = stated.and_then(|stated| self.module.shapes.get(stated).as_tuple());
+            parts.and_then(|parts| parts.get(1).cloned()).map(|result| self.module.shapes.intern(result))
         };
         if let Some(result) = result.filter(|_| self.is_unbound(root)) {
             self.module.inst_mut(root).shape = result;
