@@ -68,7 +68,7 @@ def test_a_batch_that_cannot_be_cut_costs_one_call_and_no_more():
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         losses, held = run(step)
-    assert len(said) == 1 and "put the batch in shards" in str(said[0].message)
+    assert len(said) == 1 and "the 20 rows of x cannot be cut evenly" in str(said[0].message)
     expected, all_whole = run(other.unwrapped)
     close(losses, expected)
     assert [bytes_ < all_whole[0] / 4 for bytes_ in held] == [True, True, False, True, False, True], (held, all_whole)
@@ -133,15 +133,15 @@ def test_init_takes_arguments_by_name():
 
 def test_options_are_checked_at_once():
     jitted = jax.jit(lambda w: w)
-    for wrong in ("1GB", 0, -1, 1.5, True):
-        with pytest.raises(ValueError, match="memory_limit: expected a positive number of bytes"):
+    for wrong in ("1", 0, -1, 0.5, True):
+        with pytest.raises((ValueError, TypeError), match="memory_limit: expected a "):
             ho.zero(jitted, memory_limit=wrong)
     for wrong in (0, -1, "soon"):
-        with pytest.raises(ValueError, match="deadline_s: expected a positive number of seconds"):
+        with pytest.raises((ValueError, TypeError), match="deadline_s: expected a positive number of seconds"):
             ho.zero(jitted, deadline_s=wrong)
     with pytest.raises(ValueError, match="mode: expected"):
         ho.zero(jitted, mode=True)
-    with pytest.raises(ValueError, match="expected a number of nodes behind `h100:`, found `x`"):
+    with pytest.raises(ValueError, match="expected a positive number of nodes behind 'h100:', found 'x'"):
         ho.zero(jitted, machine="h100:x")
 
 

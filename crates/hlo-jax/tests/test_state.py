@@ -232,7 +232,7 @@ def test_a_mesh_of_two_axes():
 
 def test_the_report_names_ways_and_leaves(tmp_path):
     mesh, step, init, batch = make(mode="auto", machine="h100")
-    with pytest.raises(ValueError, match="call of the step"):
+    with pytest.raises(ValueError, match="expected a call of step before"):
         ho.report(step)
     step(*whole(mesh, init()), *batch(0))
     found = ho.report(step)

@@ -38,9 +38,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from hlo_opt import _native
+from hlo_opt import _native, arguments
 from hlo_opt._native import Collective, Computation, UsageError
-from hlo_opt.arguments import checked_count, checked_deadline, checks_names
+from hlo_opt.arguments import checks_names
 from hlo_opt.arrays import from_native, to_native
 
 __all__ = ["Finding", "LiveBuffer", "Memory", "Module", "Report"]
@@ -257,11 +257,11 @@ class Module:
         says where a number rests on it.
         """
         expected = "how often a loop runs, a whole number from 0 on"
-        return self._native.collectives(checked_count("unknown_trip_count", unknown_trip_count, expected))
+        return self._native.collectives(_checked_count("unknown_trip_count", unknown_trip_count, expected))
 
     def memory(self, *, top: int = 20) -> Memory:
         """The memory of one device in one run, with the `top` largest buffers of the peak."""
-        facts = json.loads(self._native.memory_json(checked_count("top", top, "a number of buffers, from 0 on")))
+        facts = json.loads(self._native.memory_json(_checked_count("top", top, "a number of buffers, from 0 on")))
         live = facts.pop("live_at_peak")
         buffers = tuple(LiveBuffer(**{**buffer, "index": tuple(buffer["index"])}) for buffer in live)
         return Memory(**{**facts, "peak_at": tuple(facts["peak_at"]), "live_at_peak": buffers})
@@ -302,7 +302,7 @@ class Module:
                 "machine": machine,
                 "device": device,
                 "replicated-params": replicated_params,
-                "timeout": None if timeout_s is None else repr(checked_deadline(timeout_s, "timeout_s")),
+                "timeout": None if timeout_s is None else repr(_checked_timeout(timeout_s)),
             }
         )
         native, summary, report, made = self._native.run(options)
@@ -345,9 +345,9 @@ class Module:
         if isinstance(arrays, np.ndarray) or not isinstance(arrays, Sequence):
             found = f"a value of type {type(arrays).__name__}"
             raise TypeError(f"arrays: expected a list of arrays, found {found}; write [array]")
-        timeout_s = checked_deadline(timeout_s, "timeout_s")
+        timeout_s = _checked_timeout(timeout_s)
         if max_steps is not None:
-            max_steps = checked_count("max_steps", max_steps, "a positive number of steps", least=1)
+            max_steps = _checked_count("max_steps", max_steps, "a positive number of steps", least=1)
         n_lists = sum(isinstance(one, (list, tuple)) for one in arrays)
         if n_lists not in (0, len(arrays)):
             raise UsageError("arrays: expected arrays for all devices, or a list of arrays for each, found both")
@@ -389,10 +389,26 @@ class Module:
         return f"<Module {self.name}: {self.n_instructions} instructions, {devices}>"
 
 
+def _checked_count(name: str, value: Any, expected: str, least: int = 0) -> int:
+    """As `arguments.checked_count`; a wrong value is a `UsageError`."""
+    try:
+        return arguments.checked_count(name, value, expected, least)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _checked_timeout(timeout_s: Any) -> float | None:
+    """As `arguments.checked_deadline`; a wrong value is a `UsageError`."""
+    try:
+        return arguments.checked_deadline(timeout_s, "timeout_s")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
 def _counts(num_partitions: int | None, num_replicas: int | None) -> list[tuple[str, str]]:
     """The options about devices."""
     said = {"num_partitions": num_partitions, "num_replicas": num_replicas}
-    count = lambda name, number: str(checked_count(name, number, "a positive number of devices", least=1))
+    count = lambda name, number: str(_checked_count(name, number, "a positive number of devices", least=1))
     return [(name.replace("_", "-"), count(name, number)) for name, number in said.items() if number is not None]
 
 
