@@ -242,3 +242,14 @@ impl WithoutZ for Module {
         parsed(&text.lines().filter(|line| !line.trim_start().starts_with("z =")).collect::<Vec<_>>().join("\n"))
     }
 }
+
+#[test]
+fn a_global_program_with_manual_regions_is_proved_against_its_own_text() {
+    for name in ["programs/mlp_sgd.unopt.hlo", "programs/mlp_adam_fori.unopt.hlo"] {
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ir-samples").join(name);
+        let text = std::fs::read_to_string(file).expect("a sample");
+        let found = proof(&parsed(&text), &parsed(&text));
+        let open = found.outputs.iter().find_map(|output| output.difference.clone());
+        assert!(found.is_proved(), "{name}: {open:?}");
+    }
+}

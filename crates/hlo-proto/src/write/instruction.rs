@@ -13,7 +13,6 @@ use hlo_ir::groups::ReplicaGroups;
 use hlo_ir::{CompId, DType, InstId, Instruction, Opcode};
 use hlo_sort::SharedSort;
 use smallvec::SmallVec;
-use std::sync::LazyLock;
 
 /// The attributes that are still to be written, by ascending number of their fields.
 struct Waiting<'m> {
@@ -118,10 +117,15 @@ impl ModuleWriter<'_> {
         let group = attrs.order.get(attrs.next..attrs.next + n).unwrap_or(&[]);
         let presence = |i: u8| format.fields().get(usize::from(i)).map(|field| field.1);
         let is_present = group.iter().any(|&(_, i)| presence(i) != Some(Presence::IfSet));
+        // XLA writes the precision of each operand where it is the default as well.
+        let precisions: Vec<Word> = vec!["default".into(); attrs.inst.operands.len()];
         let mut own: SmallVec<[(bool, Field, FieldRef<'_>); 8]> = SmallVec::new();
         for &(_, i) in group {
             match (bindings(format).get(usize::from(i)), attrs.fields.get(usize::from(i))) {
-                (Some(At::In(_, field)), Some(&value)) => own.push((false, *field, stated(&attrs.inst.attrs, value))),
+                (Some(At::In(_, field)), Some(FieldRef::Words(words))) if words.is_empty() => {
+                    own.push((false, *field, FieldRef::Words(&precisions)));
+                }
+                (Some(At::In(_, field)), Some(&value)) => own.push((false, *field, value)),
                 (Some(At::DotDims(field)), Some(&value)) => own.push((true, *field, value)),
                 (Some(_) | None, _) => {}
             }
@@ -257,18 +261,5 @@ pub(crate) fn write_frontend_attributes(w: &mut Writer, pairs: &[(String, String
             w.text(map_entry::key, key);
             w.text(map_entry::value, value);
         });
-    }
-}
-
-/// The precisions of a product's operands; XLA writes them where they are the default as well.
-static DEFAULT_PRECISIONS: LazyLock<Vec<Word>> = LazyLock::new(|| vec!["default".into(); 2]);
-
-/// A field as XLA writes it where it has its default.
-fn stated<'a>(attrs: &Attrs, value: FieldRef<'a>) -> FieldRef<'a> {
-    match (attrs, value) {
-        (Attrs::Dot(_) | Attrs::Conv(_), FieldRef::Words(words)) if words.is_empty() => {
-            FieldRef::Words(&DEFAULT_PRECISIONS)
-        }
-        (_, value) => value,
     }
 }
