@@ -108,7 +108,6 @@ fn a_program_whose_interface_alone_is_cut_is_partitioned_and_stays_the_same() {
     for (name, text) in [
         ("jit_loss.hlo", GSPMD_STEP),
         ("narrow.hlo", SIZE_ONE),
-        ("placed.hlo", MAXIMAL),
         (
             "module_0001.jit_f.before_optimizations.txt",
             &GSPMD_STEP.replace("allow_spmd_sharding_propagation_to_parameters={false,false}, ", ""),
@@ -210,4 +209,13 @@ fn of_two_steps_in_a_dump_the_steady_one_is_taken() {
     write(31, graph(31, true));
     let out = run(&[&folder]);
     assert!(out.code == 2 && out.stderr.contains("several steps: name the file of one"), "{}", out.stderr);
+}
+
+#[test]
+fn values_on_single_devices_are_partitioned_and_stay_the_same() {
+    let (file, local) = (written("placed.hlo", MAXIMAL), written("placed.local.hlo", ""));
+    let made = run(&["--preset", "auto-spmd", &file, "-q", "-o", &local]);
+    assert_eq!((made.code, made.stderr.as_str()), (0, ""));
+    let compared = run(&["compare", &file, &local]);
+    assert!(compared.code == 0 && compared.stdout.contains("of the global program"), "{}", compared.stdout);
 }
