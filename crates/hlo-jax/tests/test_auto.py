@@ -88,7 +88,7 @@ def test_a_wide_perceptron_trains_as_on_one_device():
 
 def test_a_step_that_is_too_small_is_not_parallelized():
     step = step_of()
-    auto = ho.auto(step, machine="h100")
+    auto = ho.auto(step, machine="h100", effort=0.02)
     # The step donates its state, so each run has its own.
     own, theirs = params_of(), params_of()
     own_state, their_state = OPTIMIZER.init(own), OPTIMIZER.init(theirs)
@@ -104,7 +104,7 @@ def test_a_step_that_is_too_small_is_not_parallelized():
     with pytest.raises(ho.PartitionError, match="no shardings: not parallelized"):
         auto.shardings(own, own_state, words_of(1))
     with pytest.raises(ho.PartitionError, match="not parallelized"):
-        ho.auto(step, machine="h100", strict=True)(own, own_state, words_of(1))
+        ho.auto(step, machine="h100", effort=0.02, strict=True)(own, own_state, words_of(1))
 
 
 def test_a_recommender_trains_as_on_one_device():
