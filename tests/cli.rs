@@ -250,7 +250,7 @@ fn wrong_usage_is_two_and_suggests_the_nearest() {
         (&["--format", "longer", "x.hlo"], "long"),
         (&["--report", "yaml", "x.hlo"], "json"),
         (&["analyze", "replicatoin", "x.hlo"], "replication"),
-        (&["eval", "--draw", "n1 q3", "x.hlo"], "expected nS, pS, intK or a number"),
+        (&["eval", "--draw", "n1 q3", "x.hlo"], "expected nS, pS, uS, intK or a number"),
         (&["eval", "--same", "some", "x.hlo"], "expected auto, all, none"),
         (&["run", "--backend", "hots", "x.hlo"], "host"),
         (&["run", "--backend", "host", "--rank", "1", "--ranks", "2", "x.hlo"], "--coordinator HOST:PORT"),

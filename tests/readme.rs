@@ -68,9 +68,6 @@ fn the_main_command_makes_its_module_faster_and_the_pictures_show_it() {
         let caption = format!("![{name}: {time_us:.0} us]({picture})");
         assert!(readme.contains(&caption), "expected the caption of the picture's own time, {caption}");
         assert_eq!(shown, print(&["--emit", "plan-svg", module]), "{picture} is what the tool draws");
-        let time = shown.split_once("modelled ").and_then(|(_, rest)| rest.split_once(',')).expect("a time").0;
-        let caption = format!("![{name}: modelled {time}]({picture})");
-        assert!(readme.contains(&caption), "expected the caption `{caption}`");
     }
 }
 

@@ -28,7 +28,11 @@ fn the_summary_is_short_and_says_what_the_analyses_say() {
     let summary = out.stderr;
     assert!(summary.lines().count() <= 12 && summary.lines().all(|l| l.chars().count() <= 120), "{summary}");
     assert!(summary.starts_with("jit_step: updates in shards: "), "{summary}");
-    assert!(summary.contains("time for 8 x h200, one switch; --machine names another"), "{summary}");
+    assert!(
+        summary
+            .contains("time for 8 x h200, one switch; XLA combines collectives up to 30 MiB; --machine names another"),
+        "{summary}"
+    );
     assert!(summary.contains("try --preset sharded-state -o DIRECTORY: memory −42 %, time −"), "{summary}");
 
     // The same summary stands over the report.
@@ -52,15 +56,19 @@ fn the_summary_is_short_and_says_what_the_analyses_say() {
         }
         let plan = json(&["--emit", "plan-json", module]);
         assert_eq!(figures["argument_bytes"], plan["memory"]["argument_bytes"], "{when}");
-        assert_eq!(figures["time"]["critical_path_s"], plan["critical_path_s"], "{when}");
+        // A plan runs the module as it is; XLA would combine the reduce-scatters that the passes make.
+        if when == "before" {
+            assert_eq!(figures["time"]["critical_path_s"], plan["critical_path_s"], "{when}");
+        }
         assert_eq!(totals["machine"], plan["machine"], "{when}");
         printed.push(format!("{:.1}", time["critical_path_s"].as_f64().expect("seconds") * 1e6));
     }
     let time = row(&summary, "time, predicted");
     assert_eq!([time[0], time[2]], [printed[0].as_str(), printed[1].as_str()], "{summary}");
     // Two weights of 64 MiB and a scalar: 2 · 7/8 of both. The halves of an all-reduce send as much as the whole.
+    // XLA combines the two reduce-scatters into one.
     assert_eq!(row(&summary, "bytes sent"), ["224.0", "MiB", "224.0", "MiB", "="]);
-    assert_eq!(row(&summary, "collectives")[..2], ["3", "5"]);
+    assert_eq!(row(&summary, "collectives")[..2], ["3", "4"]);
     assert_eq!(row(&summary, "arguments")[..2], ["128.3", "MiB"]);
 }
 
@@ -137,13 +145,28 @@ fn a_machine_by_name_sets_what_nothing_else_names() {
 
     // A preset, a pass and a plan are priced on it, and the summary names it.
     let preset = summary(&["--machine", "h200:2", "--preset", "data-parallel"]);
-    assert!(preset.contains("time for 8 x h200, 2 x dgx-h200; --machine names another"), "{preset}");
+    assert!(
+        preset.contains(
+            "time for 8 x h200, 2 x dgx-h200; XLA combines collectives up to 30 MiB; --machine names another"
+        ),
+        "{preset}"
+    );
     assert_eq!(row(&preset, "time, predicted")[0], format!("{:.1}", two * 1e6), "{preset}");
     assert!(preset.contains("try --machine h200:2 --preset sharded-state -o DIRECTORY: "), "{preset}");
     let pass = summary(&["--machine", "h200:2", "--pass", "shard-weight-update"]);
-    assert!(pass.contains("time for 8 x h200, 2 x dgx-h200; --machine names another"), "{pass}");
+    assert!(
+        pass.contains(
+            "time for 8 x h200, 2 x dgx-h200; XLA combines collectives up to 30 MiB; --machine names another"
+        ),
+        "{pass}"
+    );
     let mixed = summary(&["--machine", "h200:2", "--preset", "data-parallel{device=a100}"]);
-    assert!(mixed.contains("time for 8 x a100, 2 x dgx-h200; --machine names another"), "{mixed}");
+    assert!(
+        mixed.contains(
+            "time for 8 x a100, 2 x dgx-h200; XLA combines collectives up to 30 MiB; --machine names another"
+        ),
+        "{mixed}"
+    );
     assert_eq!(json(&["--machine", "h200:2", "--emit", "plan-json", &wide])["critical_path_s"], two);
     // A pass that must be given a cluster has one.
     assert_eq!(run(&["--machine", "h200:2", "--pass", "decompose-collectives", &wide]).code, 0);

@@ -5,6 +5,7 @@
 
 use crate::random_module::Rng;
 use hlo_ir::attrs::TupleIndexAttrs;
+use hlo_ir::op::LeafRule;
 use hlo_ir::{InstId, Layout, Module, Opcode, Shape};
 use std::collections::BTreeSet;
 
@@ -16,22 +17,31 @@ pub fn give_unequal_layouts(module: &mut Module, rng: &mut Rng) {
     let fixed = fixed_instructions(module);
     for comp in module.computations().to_vec() {
         for inst in module.comp(comp).insts.clone() {
+            if fixed.contains(&inst) {
+                continue;
+            }
             let mut shape = module.shape(inst).clone();
-            match module.inst(inst).opcode {
-                _ if fixed.contains(&inst) => continue,
-                Opcode::Tuple => {
+            let row = module.inst(inst).opcode.row();
+            match row.flow.leaf_rule() {
+                LeafRule::Operands => {
                     shape = Shape::Tuple(module.inst(inst).operands.iter().map(|&o| module.shape(o).clone()).collect());
                 }
-                Opcode::GetTupleElement => {
+                LeafRule::Element => {
                     let element = TupleIndexAttrs::of(&module.inst(inst).attrs).and_then(|read| {
                         let tuple = module.shape(*module.inst(inst).operands.first()?).as_tuple()?;
                         tuple.get(usize::try_from(read.index).ok()?).cloned()
                     });
                     shape = element.unwrap_or(shape);
                 }
-                opcode => {
+                LeafRule::Computed
+                | LeafRule::Argument
+                | LeafRule::FirstOperand
+                | LeafRule::Callees(_)
+                | LeafRule::AsyncStart
+                | LeafRule::AsyncUpdate
+                | LeafRule::AsyncDone => {
                     let is_array = matches!(shape, Shape::Array(_));
-                    let is_variadic = opcode.row().collective.is_some() || opcode == Opcode::Sort;
+                    let is_variadic = row.collective.is_some() || module.inst(inst).opcode == Opcode::Sort;
                     if is_array || is_variadic {
                         draw_layouts(&mut shape, rng);
                     }

@@ -249,9 +249,9 @@ fn a_program_of_all_devices_is_told_apart() {
         for style in STYLES {
             let [global] = files(version, style, ".before_spmd-partitioning.").try_into().expect("one global module");
             let (code, _, errors) = run(&["--preset", "data-parallel", &global.to_string_lossy()]);
-            assert_eq!(code, 0, "{errors}");
+            assert_eq!(code, 1, "{errors}");
             assert!(
-                errors.contains("note: a global program, from before a partitioner"),
+                errors.contains("found a global program, from before a partitioner"),
                 "{version} {style}: {errors}"
             );
         }

@@ -104,24 +104,24 @@ impl Measured {
         analyses.frequency_options = pricing.frequency_options;
         let memory = analyses.memory(module);
         let combined = pricing.as_compiled.and_then(|compile| compile(module, &pricing.machine));
-        let module = combined.as_ref().unwrap_or(module);
+        let compiled = combined.as_ref().unwrap_or(module);
         let frequencies = match &combined {
             Some(combined) => Arc::new(Frequencies::compute(combined, pricing.frequency_options)),
             None => analyses.frequencies(module),
         };
-        let traffic = Traffic::find(module, &frequencies);
+        let traffic = Traffic::find(compiled, &frequencies);
         match scope {
             Scope::Figures => {
-                let time = predict(module, &frequencies, &pricing.machine).ok();
+                let time = predict(compiled, &frequencies, &pricing.machine).ok();
                 Measured { figures: Figures::new(traffic, time, memory), view: None }
             }
             Scope::Untimed => Measured { figures: Figures::new(traffic, None, memory), view: None },
             Scope::Page => {
-                let timeline = predict_timeline(module, &frequencies, &pricing.machine).ok();
+                let timeline = predict_timeline(compiled, &frequencies, &pricing.machine).ok();
                 let (curve, points) = memory_curve(module);
                 let (time, spans) = timeline.unzip();
                 let figures = Figures::new(traffic, time, memory);
-                let view = View::of(module, &frequencies, spans, (&curve, &points));
+                let view = View::of((module, &curve, &points), (compiled, &frequencies), spans);
                 Measured { figures, view: Some(Box::new(view)) }
             }
         }

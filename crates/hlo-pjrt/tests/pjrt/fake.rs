@@ -194,7 +194,8 @@ pub(crate) fn settings() -> (Settings, Lines) {
     let log = Log::new(Level::All, move |level, line| {
         sink.lock().expect("no test panics with it").push((level, line.into()));
     });
-    (Settings { log, ..Settings::default() }, lines)
+    // A preset leaves to XLA what XLA does itself: combine collectives.
+    (Settings { pipeline: "combine-collectives,dce".into(), log, ..Settings::default() }, lines)
 }
 
 /// The one line of a level.

@@ -472,7 +472,7 @@ no hidden state of random numbers is kept; draw them by rng-bit-generator, which
 \x20   rng-bit-generator.default, rng-bit-generator, rng-bit-generator.philox, rng-get-and-update-state, \
         rng\n\
 only the callee knows what a custom call does\n\
-\x20   custom-call\n\
+\x20   custom-call, custom-call.placement\n\
 products of ragged or scaled blocks are not written as kernels\n\
 \x20   ragged-dot, scaled-dot\n\
 stochastic rounding is not written as a kernel\n\

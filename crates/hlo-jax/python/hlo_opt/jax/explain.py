@@ -55,9 +55,6 @@ class Report:
         ]
         for number, way in enumerate(self.ways):
             lines.append(f"{'*' if number == self.taken else ' '} {way.describe()}")
-            if number == 0 and sharded.combined_s is not None:
-                time = seconds(sharded.combined_s)
-                lines.append(f"  {'combined':<9} {0:>9} {time:>12}   (collectives put together, as XLA does)")
         lines += self._price()
         lines += self._by_xla()
         if sharded.on_host:
@@ -101,8 +98,7 @@ class Report:
         before, taken = self.ways[0], self.ways[self.taken]
         if before.step_s is None or taken.step_s is None:
             return []
-        before_s = min(before.step_s, self._plan.sharded.combined_s or before.step_s)
-        slower = taken.step_s / before_s - 1
+        slower = taken.step_s / before.step_s - 1
         if slower <= EQUAL_TIMES:
             return []
         saved = (before.argument_bytes - taken.argument_bytes) / 2**20

@@ -227,7 +227,6 @@ def _own(step: Lowered, whole: bytes, of_xla: OfXla, options: Options) -> tuple[
         output_shardings=sharding_of(step.outputs, outputs),
         cut=[],
         machine=told["totals"]["machine"],
-        combined_s=None,
         page_args=[*page, *of_machine],
         failure_of_xla=of_xla.failure,
     )

@@ -81,8 +81,6 @@ class Sharded:
         param_shardings, output_shardings: the same as arrays have it.
         cut: the numbers of the parameters that were whole and are in shards now.
         machine: what times are predicted for.
-        combined_s: the predicted time of the step as it was with its collectives combined, as XLA does; ``None`` where
-            there is nothing to combine.
         page_args: the arguments with which the command line makes the page about it.
         param_paddings, output_paddings: of those that are held in another shape their numbers, and how.
         on_host, outputs_on_host: the numbers of the parameters and outputs that lie in the memory of the host.
@@ -99,7 +97,6 @@ class Sharded:
     output_shardings: list[NamedSharding]
     cut: list[int]
     machine: str
-    combined_s: float | None
     page_args: list[str]
     param_paddings: dict[int, Padding] = dataclasses.field(default_factory=dict)
     output_paddings: dict[int, Padding] = dataclasses.field(default_factory=dict)
@@ -187,19 +184,9 @@ def _run_in(
     return module
 
 
-def _combined_step_s(step: bytes, machine: str | None) -> float | None:
-    """The predicted seconds of a module with its collectives combined as XLA combines them; ``None`` where there is
-    nothing to combine or the time is not known."""
-    with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
-        report = os.path.join(folder, "report.json")
-        of_machine = [] if machine is None else ["--machine", machine]
-        args = ["--pass", "combine-collectives{mode=variadic}", *of_machine, "-o", os.devnull]
-        code, _, _ = _native.run([*args, "--report-file", report, "-"], step)
-        if code != 0:
-            return None
-        with open(report, encoding="utf-8") as file:
-            (module,) = json.load(file)["modules"]
-    time = module["totals"]["after"]["time"]
+def _step_s(figures: dict[str, Any]) -> float | None:
+    """The predicted seconds of a step, with its collectives combined as XLA combines them; ``None`` where not known."""
+    time = figures["time"]
     return None if time is None else time["critical_path_s"]
 
 
@@ -226,11 +213,6 @@ def _passes(mode: int, offload: bool, pairs: list[tuple[int, int]], memory_limit
         return passes
     options = f"min-bytes={LEAST_OFFLOADED_BYTES},memory-limit={memory_limit or 0}{_said(pairs)}"
     return f"{passes},offload-state{{{options}}}"
-
-
-def _n_gathered_ahead(module: dict[str, Any]) -> int:
-    """The gathers of layers that run an iteration of their loop ahead."""
-    return sum(report["stats"].get(f"{AHEAD}.gathers-pipelined", 0) for report in module["reports"])
 
 
 def _options(step: Partitioned, mode: int, pairs: list[tuple[int, int]], memory_limit: int | None) -> str:
@@ -265,20 +247,14 @@ def shard(
     made: list[dict[str, Any]] = []
     for of_mode in asked:
         module = _within(step, of_mode, offload, pairs, memory_limit, machine, deadline_s)
-        totals, choice = module["totals"], module["choice"]
-        candidates = choice["candidates"]
+        totals = module["totals"]
         if not ways:
-            ways.append(_way(0, (), totals["before"], candidates[0]["critical_path_s"]))
-        step_s = candidates[choice["chosen"]]["critical_path_s"]
-        if of_mode == 3 and _n_gathered_ahead(module) > 0:
-            step_s = _combined_step_s(module["proto"], machine) or step_s
-        if private.on_host(module["proto"])[0]:
-            step_s = totals["after"]["time"]["critical_path_s"]
+            ways.append(_way(0, (), totals["before"], _step_s(totals["before"])))
         cut = [leaf["index"] for leaf in module["manifest"]["params"] if leaf["sharded"]]
-        ways.append(_way(of_mode, cut, totals["after"], step_s))
+        ways.append(_way(of_mode, cut, totals["after"], _step_s(totals["after"])))
         made.append(module)
     taken = _choose(ways, memory_limit)
-    return _placed(step, made[taken - 1], ways, taken, _combined_step_s(step.module, machine))
+    return _placed(step, made[taken - 1], ways, taken)
 
 
 def _within(
@@ -315,9 +291,7 @@ def _choose(ways: list[Way], memory_limit: int | None) -> int:
     return min(near, key=lambda n: (ways[n].peak_bytes, times[n]))
 
 
-def _placed(
-    step: Partitioned, module: dict[str, Any], ways: list[Way], taken: int, combined_s: float | None
-) -> Sharded:
+def _placed(step: Partitioned, module: dict[str, Any], ways: list[Way], taken: int) -> Sharded:
     manifest = module["manifest"]
     n_params = len(step.kept)
     if len(manifest["params"]) != n_params:
@@ -348,7 +322,6 @@ def _placed(
         output_shardings=_shardings(outputs, output_specs, outputs_on_host, step.mesh, mesh),
         cut=cut,
         machine=module["totals"]["machine"],
-        combined_s=combined_s,
         page_args=module["page_args"],
         param_paddings={n: leaf.padding for n, leaf in enumerate(params) if leaf.padding is not None},
         output_paddings={n: leaf.padding for n, leaf in enumerate(outputs) if leaf.padding is not None},

@@ -81,16 +81,15 @@ pub(crate) struct Origin {
 impl View {
     /// Gathers what the analyses say.
     pub(crate) fn of(
-        module: &Module,
-        frequencies: &Frequencies,
+        (module, memory, points): (&Module, &MemoryReport, &[MemoryPoint]),
+        (compiled, frequencies): (&Module, &Frequencies),
         spans: Option<Vec<Span>>,
-        (memory, points): (&MemoryReport, &[MemoryPoint]),
     ) -> View {
         View {
             module: module.clone(),
             curve: Curve::of(module, points),
             memory: MemoryFacts::of(module, memory, MOST_BUFFERS),
-            collectives: collectives(module, frequencies, spans.as_deref().unwrap_or_default()),
+            collectives: collectives(compiled, frequencies, spans.as_deref().unwrap_or_default()),
             spans,
         }
     }
