@@ -45,7 +45,7 @@ pub(crate) enum Price {
     /// Bytes that a device receives; one more collective counts as so many.
     Bytes { launch: i64 },
     /// Seconds on a machine.
-    Time(Machine),
+    Time(Box<Machine>),
 }
 
 impl Price {
@@ -55,7 +55,10 @@ impl Price {
     /// A description of a machine that cannot be read.
     pub(crate) fn new(options: &Options, launch: i64) -> Result<Price, ClusterError> {
         match options.text(PRICE.name) {
-            "time" => Machine::from_args(options.text("cluster"), options.text("device")).map(Price::Time),
+            "time" => {
+                let machine = Machine::from_args(options.text("cluster"), options.text("device"));
+                machine.map(|machine| Price::Time(Box::new(machine)))
+            }
             _ => Ok(Price::Bytes { launch }),
         }
     }
@@ -67,7 +70,7 @@ impl Price {
     pub(crate) fn of_devices(&self, n_devices: usize) -> Result<Prices, PartitionError> {
         match self {
             Price::Bytes { launch } => Ok(Prices::Bytes { launch: *launch as f64 }),
-            Price::Time(machine) => TimePrices::new(machine.clone(), n_devices)
+            Price::Time(machine) => TimePrices::new((**machine).clone(), n_devices)
                 .map(|prices| Prices::Time(Box::new(prices)))
                 .map_err(|error| PartitionError::about("machine", Entity::Module, error.to_string())),
         }
