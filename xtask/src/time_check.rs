@@ -95,7 +95,8 @@ fn of_module(tool: &Path, program: &Program) -> Result<f64, String> {
     let inlined = folder.join("inlined.hlo");
     let output = Command::new(tool).arg(&program.file).args(["--pass", pipeline, "-o"]).arg(&inlined).output();
     succeeded(output, tool)?;
-    let output = Command::new(tool).args(["analyze", "time", "--format", "json"]).arg(&inlined).output();
+    let output =
+        Command::new(tool).args(["analyze", "time", "--as-written", "--format", "json"]).arg(&inlined).output();
     number(&succeeded(output, tool)?, "critical_path_s")
 }
 

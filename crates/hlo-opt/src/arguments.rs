@@ -294,6 +294,9 @@ pub(crate) struct TimeArgs {
     /// Take the order of the text as the schedule, as of a module that XLA has scheduled
     #[arg(long)]
     pub as_ordered: bool,
+    /// Leave collectives apart as the text has them, where XLA would combine them
+    #[arg(long)]
+    pub as_written: bool,
     /// How many devices there are.
     #[command(flatten)]
     pub counts: CountArgs,

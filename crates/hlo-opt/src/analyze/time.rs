@@ -21,8 +21,9 @@ pub(super) fn run(args: &TimeArgs, console: &mut Console<'_>) -> Result<u8, Fail
     let module = loaded.module;
     let machine = machine::machine(&args.machine, module.n_devices().max(1))?;
     let options = FrequencyOptions { unknown_trip_count: args.unknown_trip_count };
-    // An order of instructions is that of the module as it stands.
-    let compiled = if args.as_ordered { Cow::Borrowed(&module) } else { compiled(&module, &machine) };
+    // An order of instructions is that of the module as it stands, and so is a launch plan of our own.
+    let compiled =
+        if args.as_ordered || args.as_written { Cow::Borrowed(&module) } else { compiled(&module, &machine) };
     let frequencies = Frequencies::compute(&compiled, options);
     let predict = if args.as_ordered { predict_as_ordered } else { predict };
     let time = predict(&compiled, &frequencies, &machine).map_err(|error| Failure::Usage(error.to_string()))?;
