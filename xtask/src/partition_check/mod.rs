@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use hlo_analysis::Analyses;
-use hlo_ir::op::Effects;
+use hlo_ir::op::{Effects, Flow};
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{Module, NumberClass};
 use hlo_opt::console::Console;
@@ -246,13 +246,14 @@ pub(crate) fn read_base(file: &Path) -> Result<Base, String> {
     }
 }
 
-/// Whether a module is a global program without collectives: one device, no exchange, nothing asynchronous; and no numbers from a hidden
+/// Whether a module is a global program without collectives: one device, no exchange, no id of a device, nothing asynchronous; and no numbers from a hidden
 /// state, which the evaluator does not draw.
 fn is_base(module: &Module) -> bool {
     let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
     let is_outside = |&inst: &hlo_ir::InstId| {
         let row = module.inst(inst).opcode.row();
-        row.collective.is_some() || row.effects == Effects::Random
+        let tells_devices_apart = matches!(row.flow, Flow::PartitionId | Flow::ReplicaId);
+        row.collective.is_some() || row.effects == Effects::Random || tells_devices_apart
     };
     module.n_devices() == 1 && !insts.any(is_outside)
 }
