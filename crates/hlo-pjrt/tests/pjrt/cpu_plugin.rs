@@ -176,17 +176,14 @@ fn updates_of_replicas_are_sharded() {
 }
 
 #[test]
-fn the_default_pipeline_sums_gradients_in_one_collective() {
+fn the_default_pipeline_leaves_the_combining_of_sums_to_xla() {
     let Some(api) = plugin() else { return };
     let module = sample("mlp_adam_accum.repl.hlo");
     let compared = Case { module, options: eight_replicas(), pipeline: "data-parallel" }.compare(api);
-    // XLA's CPU compiler combines sums as well, so that what it leaves does not show ours; what the wrapper hands on does.
+    // XLA's CPU compiler combines the sums itself, so that combining them is no gain.
     assert_eq!((compared.without, compared.with), ([1, 0, 0], [1, 0, 0]));
     let lines = compared.lines.lock().expect("no panic");
-    assert!(
-        lines.iter().any(|(level, line)| *level == Level::Change && line.contains("collectives 7 -> 1")),
-        "{lines:?}"
-    );
+    assert!(lines.iter().any(|(level, line)| *level == Level::All && line.contains("left as it is")), "{lines:?}");
     assert!(compared.difference <= MOST_DIFFERENCE, "{}", compared.difference);
 }
 
