@@ -44,7 +44,7 @@ impl LeafNeeds {
         }
     }
 
-    /// What both need.
+    /// Returns the needs of both.
     fn and(self, other: LeafNeeds) -> LeafNeeds {
         LeafNeeds {
             is_positive: self.is_positive || other.is_positive,
@@ -248,7 +248,7 @@ impl Finder<'_> {
         }
     }
 
-    /// What an op needs of one of its operands.
+    /// Returns the needs that an op has of one of its operands.
     fn of_operand(&self, inst: InstId, operand: usize) -> LeafNeeds {
         let row = self.module.inst(inst).opcode.row();
         let of_domain = row.signs.domain.filter(|&(of, _)| of == operand);

@@ -1,4 +1,4 @@
-//! What inputs must be for programs to compute numbers.
+//! Programs need some inputs to be positive, fractions or indices within bounds.
 
 use hlo_analysis::input_needs::{LeafNeeds, find_input_needs};
 

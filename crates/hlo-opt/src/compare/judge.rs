@@ -42,7 +42,7 @@ pub(crate) struct Verdict {
     pub n_devices: usize,
     /// Whether the outputs are those of a global program.
     pub is_global: bool,
-    /// Of each output, what NaN hides.
+    /// How much NaN hides, for each output.
     pub hidden: Vec<Hidden>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Verdict {
 pub(crate) struct Hidden {
     /// In the trial that hides the least, over all devices.
     pub n_nan: usize,
-    /// Of so many.
+    /// Elements of the output, over all devices.
     pub n_elems: usize,
     /// In all trials together.
     pub n_in_all: usize,
