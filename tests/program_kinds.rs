@@ -218,4 +218,15 @@ fn values_on_single_devices_are_partitioned_and_stay_the_same() {
     assert_eq!((made.code, made.stderr.as_str()), (0, ""));
     let compared = run(&["compare", &file, &local]);
     assert!(compared.code == 0 && compared.stdout.contains("of the global program"), "{}", compared.stdout);
+    let proved = run(&["prove", &file, &local]);
+    assert!(proved.code == 0, "{}{}", proved.stdout, proved.stderr);
+}
+
+#[test]
+fn a_pass_says_what_the_kind_of_the_program_rests_on() {
+    let local = written("placed.per_device.hlo", "");
+    let made = run(&["--preset", "auto-spmd", &written("placed.whole.hlo", MAXIMAL), "-q", "-o", &local]);
+    assert_eq!((made.code, made.stderr.as_str()), (0, ""));
+    let out = run(&["--pass", "spmd-partition", "--explain", &local, "-o", &written("placed.again.hlo", "")]);
+    assert!(out.stderr.contains("a per-device program: `%all-gather` exchanges values between devices"), "{}", out.stderr);
 }

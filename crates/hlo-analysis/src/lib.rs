@@ -24,7 +24,7 @@ use annotations::ParamFacts;
 use frequency::{Frequencies, FrequencyOptions};
 use hlo_ir::Module;
 use memory::MemorySizes;
-use program_kind::{ProgramDecision, ProgramKind};
+use program_kind::{KnownProgram, ProgramDecision};
 use replication::Replication;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use values::{SharedCallees, Through, Values};
@@ -44,7 +44,7 @@ pub struct Analyses {
     pub frequency_options: FrequencyOptions,
     /// What is known of the module beside its text: whether it is the program of all devices together or of each
     /// device.
-    pub program: Option<ProgramKind>,
+    pub program: Option<KnownProgram>,
     replication: Shared<Arc<Replication>>,
     frequencies: Option<(FrequencyOptions, Arc<Frequencies>)>,
     values: Arc<Mutex<LastValues>>,
@@ -77,13 +77,21 @@ impl Analyses {
 
     /// The same analyses of a module of which more is known than its text.
     #[must_use]
-    pub fn with_program(self, program: Option<ProgramKind>) -> Analyses {
+    pub fn with_program(self, program: Option<KnownProgram>) -> Analyses {
         Analyses { program, ..self }
     }
 
     /// Decides what the module is a program of, by what is known beside its text and by the text.
     pub fn program_kind(&self, module: &Module) -> ProgramDecision {
-        program_kind::decide(module, self.program, None)
+        self.program.as_ref().map_or_else(|| program_kind::decide(module, None, None), KnownProgram::decision)
+    }
+
+    /// The reason of [`Analyses::program_kind`] in words.
+    pub fn why_program_kind(&self, module: &Module) -> String {
+        match &self.program {
+            Some(known) => known.reason().into(),
+            None => program_kind::decide(module, None, None).reason(module),
+        }
     }
 
     /// Which devices hold equal values.

@@ -33,6 +33,7 @@ use hlo_ir::op::Effects;
 use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind};
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What a module is a program of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +90,8 @@ pub enum Evidence {
         /// The flat number of the parameter's leaf.
         leaf: usize,
     },
+    /// A partitioner has just made it of a global one.
+    Partitioned,
     /// None, and parameters or results are cut, as they are in both kinds of programs.
     OnlyInterface,
     /// None.
@@ -153,6 +156,7 @@ impl ProgramDecision {
             | Evidence::Stage(_)
             | Evidence::OpenShardings
             | Evidence::ResultDiffers { .. }
+            | Evidence::Partitioned
             | Evidence::OnlyInterface
             | Evidence::Nothing => None,
         }
@@ -174,6 +178,7 @@ impl ProgramDecision {
             | Evidence::DeviceId(_)
             | Evidence::OneDevice
             | Evidence::Mesh
+            | Evidence::Partitioned
             | Evidence::Nothing => false,
         }
     }
@@ -206,9 +211,42 @@ impl ProgramDecision {
                 "its sharding says that devices hold the same output {output}, which without an exchange depends on their \
                  parts of parameter leaf {leaf}"
             ),
+            Evidence::Partitioned => "a partitioner has just made it".into(),
             Evidence::OnlyInterface => "only parameters and results have shardings".into(),
             Evidence::Nothing => "nothing says that values are whole".into(),
         }
+    }
+}
+
+/// A decision that outlives changes of the module that it was made of: its reason is kept in words, for what it rests on
+/// may be gone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KnownProgram {
+    /// The decision. The instructions of its evidence may be gone.
+    decision: ProgramDecision,
+    reason: Arc<str>,
+}
+
+impl KnownProgram {
+    /// Keeps what was decided of `module`; nothing of a program of one device, for a pass may put it onto several.
+    pub fn of(decision: ProgramDecision, module: &Module) -> Option<KnownProgram> {
+        let reason = || decision.reason(module).into();
+        (decision.kind != ProgramKind::OneDevice).then(|| KnownProgram { decision, reason: reason() })
+    }
+
+    /// The program of each device, which a partitioner has just made.
+    pub fn partitioned(module: &Module) -> Option<KnownProgram> {
+        KnownProgram::of(ProgramDecision::new(ProgramKind::PerDevice, Evidence::Partitioned), module)
+    }
+
+    /// What was decided.
+    pub fn decision(&self) -> ProgramDecision {
+        self.decision
+    }
+
+    /// Why, with the names of the module of which it was decided.
+    pub fn reason(&self) -> &str {
+        &self.reason
     }
 }
 

@@ -62,6 +62,19 @@ impl TileGrid {
 }
 
 impl LeafSharding {
+    /// Whether the annotation says which part of a value each device holds. One that puts the value onto a single device says it
+    /// of that device alone: a partitioner chooses what the others hold.
+    pub fn names_tiles(&self) -> bool {
+        match &self.kind {
+            ShardingKind::Maximal(_) | ShardingKind::MaximalMesh(_) | ShardingKind::Unknown => false,
+            ShardingKind::Replicated
+            | ShardingKind::Manual
+            | ShardingKind::Unreduced
+            | ShardingKind::Tiled(_)
+            | ShardingKind::Named(_) => true,
+        }
+    }
+
     /// The tiles of a value of this rank on `n_devices` devices. `None` where the annotation does not say so (manual,
     /// unknown, unreduced, maximal, or malformed). Manual axes are not among the dims: they make copies, as replicated ones do.
     pub fn tile_grid(&self, rank: usize, n_devices: usize) -> Option<TileGrid> {

@@ -33,7 +33,7 @@ pub(crate) fn run(args: &BisectArgs, console: &mut Console<'_>) -> Result<u8, Fa
     let (source, loaded) = read_completed(&args.file, args.judge.counts, Takes::Any, console)?;
     let wrong = |text: String| Failure::File(format!("{}: {text}", source.name));
     let params = said.of(&source, source.whole(), &loaded, console)?;
-    let mut analyses = Analyses::new(params.clone()).with_program(loaded.known_kind());
+    let mut analyses = Analyses::new(params.clone()).with_program(loaded.known_program());
     progress.now("comparing ways to run the module");
     let passes = passes(args, &loaded.module, &analyses, console, &wrong)?;
     let reference = Reference::of(&loaded.module, loaded.decision()).map_err(|error| wrong(error.to_string()))?;

@@ -4,7 +4,7 @@
 use crate::Failure;
 use crate::console::Console;
 use crate::folder::choose;
-use hlo_analysis::program_kind::{ProgramDecision, ProgramKind, decide};
+use hlo_analysis::program_kind::{KnownProgram, ProgramDecision, decide};
 use hlo_ir::diag::{Diagnostic, Entity, SourceMap, Span};
 use hlo_ir::{CompId, InstId, Module};
 use hlo_pass::pipeline::nearest;
@@ -252,8 +252,8 @@ impl Loaded {
     }
 
     /// What is known of the module beside its text.
-    pub(crate) fn known_kind(&self) -> Option<ProgramKind> {
-        self.program.map(|decision| decision.kind).filter(|&kind| kind != ProgramKind::OneDevice)
+    pub(crate) fn known_program(&self) -> Option<KnownProgram> {
+        self.program.and_then(|decision| KnownProgram::of(decision, &self.module))
     }
 
     /// Where an entity's name stands in its part; `None` for the module and for what passes added.

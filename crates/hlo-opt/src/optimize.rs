@@ -509,7 +509,7 @@ impl<'a> Job<'a> {
         let of_this_size = chosen.map(|chosen| Work::new(self.args, Some(chosen))).transpose()?;
         let work = of_this_size.as_ref().unwrap_or(self.work);
         let deadline = self.args.timeout.map_or_else(Deadline::default, Deadline::within);
-        let mut analyses = Analyses::new(params).with_program(loaded.known_kind());
+        let mut analyses = Analyses::new(params).with_program(loaded.known_program());
         let mut report = ModuleReport::new(&loaded.module);
         let mut module = std::mem::take(&mut loaded.module);
         let unproved = (self.args.check == Some(Check::Prove)).then(|| (module.clone(), analyses.clone()));

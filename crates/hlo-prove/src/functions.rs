@@ -65,17 +65,17 @@ fn own_effect(module: &Module, inst: InstId) -> Effect {
     }
 }
 
-/// Whether an instruction with effects is a function of its operands and of the worlds: what it calls exchanges nothing
-/// with other devices and has all its constants.
+/// Whether an instruction with effects is a function of its operands and of the worlds: it and what it calls exchange
+/// nothing with other devices and have all their constants.
 pub(crate) fn is_read_whole(module: &Module, inst: InstId) -> bool {
     let called = module.callees_first(&module.called(inst));
-    let insts = called.iter().flat_map(|&comp| module.comp(comp).insts.iter().copied());
+    let within = called.iter().flat_map(|&comp| module.comp(comp).insts.iter().copied());
     let is_known = |inst: InstId| {
         module.inst(inst).opcode.row().effects != Effects::Communicates
             && !has_elided(module, inst)
             && !depends_on_memory(module, inst)
     };
-    insts.into_iter().all(is_known)
+    module.inst(inst).opcode.row().effects != Effects::Communicates && within.into_iter().all(is_known)
 }
 
 /// Whether a computation has effects or hidden state, so that equal arguments need not give equal results, even on the same device.

@@ -277,7 +277,7 @@ pub(crate) fn input_layouts(global: &Module, local: &Module) -> Vec<Layouts> {
         .into_iter()
         .zip(of_global)
         .map(|(local, global)| {
-            let said = global.or_else(|| local.clone());
+            let said = global.filter(LeafSharding::names_tiles).or_else(|| local.clone());
             let is_closed = said.is_some();
             Layouts { is_closed, candidates: vec![said.unwrap_or_else(replicated)], are_partitions, of_local: local }
         })
@@ -318,7 +318,8 @@ pub(crate) fn output_layouts(
     (0..n_outputs)
         .map(|leaf| {
             let is_free = frees.get(leaf).or(frees.first().filter(|_| frees.len() == 1)).copied() == Some(true);
-            let wrote = of_root(global, leaf).filter(|_| !is_free && !is_open_result(global, meshes, leaf));
+            let is_open = is_free || is_open_result(global, meshes, leaf);
+            let wrote = of_root(global, leaf).filter(|said| !is_open && said.names_tiles());
             let is_closed = wrote.is_some();
             let mut candidates: Vec<LeafSharding> = wrote.into_iter().collect();
             let of_local = of_root(local, leaf);

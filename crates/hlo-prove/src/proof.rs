@@ -425,7 +425,8 @@ fn judge_effects(prover: &mut Prover, modules: &[&Module], worlds: Option<(&Valu
         }
     };
     let verdict = if difference.is_none() { Verdict::Proved } else { Verdict::Unknown };
-    let changed = modules.split_first().map_or(Vec::new(), |(before, after)| changed_effects(before, after));
+    let counted = modules.split_first().filter(|_| verdict == Verdict::Unknown);
+    let changed = counted.map_or(Vec::new(), |(before, after)| changed_effects(before, after));
     EffectsProof { verdict, modulo: Rules::NONE, difference, changed }
 }
 

@@ -174,6 +174,12 @@ impl Prover {
                 let n = self.n_devices() as i64;
                 Some(Tree::Leaf(self.arrays.numbers(dtype, (0..n).map(id))))
             }
+            // What calls a computation with effects is no function of its operands, whatever the computation gives.
+            Flow::Collective(_) | Flow::AsyncStart(Begun::Collective(_)) | Flow::All
+                if effect_of(module, inst).is_some() =>
+            {
+                None
+            }
             Flow::Collective(rule) => self.collective(side, inst, rule, operands),
             Flow::AsyncStart(begun) => {
                 let result = match begun {

@@ -1,9 +1,9 @@
 //! Attributes and called computations as text, so that equal ones are equal words whatever module they stand in.
 
+use crate::functions::effect_of;
 use crate::term::{Terms, WordId};
 use hashbrown::HashMap;
 use hlo_ir::attrs::{Attrs, FieldRef, is_default};
-use hlo_ir::op::Effects;
 use hlo_ir::{CompId, InstId, Module, Shape, ShapeId};
 use std::fmt::Write;
 
@@ -58,7 +58,7 @@ impl ModuleWords {
             let _ = write!(out, " accuracy={accuracy}");
         }
         let config = instruction.marks.as_ref().and_then(|m| m.backend_config.as_ref());
-        let is_effect = matches!(instruction.opcode.row().effects, Effects::SideEffect | Effects::Random);
+        let is_effect = effect_of(module, inst).is_some();
         if is_effect && let Some(sharding) = instruction.marks.as_ref().and_then(|marks| marks.sharding.as_ref()) {
             let _ = write!(out, " on={sharding:?}");
         }

@@ -46,6 +46,8 @@ fn effects_that_are_lost_or_made_are_named() {
         assert!(difference(&step(before), &step(after)).contains(name));
         proof(&step(before), &step(after)).effects.changed
     };
+    let twice = format!("{OUTFEED}; p = token[] outfeed(x, o), outfeed_shape=f32[4]");
+    assert!(proof(&step(&twice), &step(&twice)).effects.changed.is_empty());
     let lost = |what: &str| ChangedEffect { what: what.to_string(), n_before: 1, n_after: 0 };
     assert_eq!(changed(CALL, NOTHING, "`custom-call log` %c"), [lost("custom-call log")]);
     assert_eq!(changed(OUTFEED, NOTHING, "`outfeed` %o of the first module is missing"), [lost("outfeed")]);
@@ -252,4 +254,47 @@ fn a_global_program_with_manual_regions_is_proved_against_its_own_text() {
         let open = found.outputs.iter().find_map(|output| output.difference.clone());
         assert!(found.is_proved(), "{name}: {open:?}");
     }
+}
+
+/// An op that calls a computation with `lines` in it.
+fn calling(op: &str, lines: &str) -> Module {
+    parsed(&format!(
+        "HloModule m, num_partitions=2\n\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n{lines}  ROOT s = f32[] \
+         add(a, b)\n}}\n\npicked {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n{lines}  ROOT s = pred[] compare(a, b), \
+         direction=GE\n}}\n\nENTRY main {{\n  x = f32[4] parameter(0)\n  z = f32[] parameter(1)\n  k = s32[2,1] constant({{{{0}},{{1}}}})\n  \
+         u = f32[2] slice(x), slice={{[0:2]}}\n  ROOT y = {op}\n}}\n"
+    ))
+}
+
+#[test]
+fn effects_within_what_an_op_calls_are_its_own() {
+    let ops = [
+        "f32[] reduce(x, z), dimensions={0}, to_apply=add",
+        "f32[4] all-reduce(x), replica_groups={{0,1}}, channel_id=1, use_global_device_ids=true, to_apply=add",
+        "f32[4] all-reduce(x), replica_groups={{0},{1}}, channel_id=1, use_global_device_ids=true, to_apply=add",
+        "f32[2] reduce-scatter(x), replica_groups={{0,1}}, channel_id=1, use_global_device_ids=true, dimensions={0}, to_apply=add",
+        "f32[4] scatter(x, k, u), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, \
+         index_vector_dim=1, to_apply=add",
+        "f32[4] reduce-window(x, z), window={size=1}, to_apply=add",
+        "f32[4] select-and-scatter(x, x, z), window={size=1}, select=picked, scatter=add",
+        "f32[4] map(x, x), dimensions={0}, to_apply=add",
+        "f32[4] sort(x), dimensions={0}, to_apply=picked",
+    ];
+    let sent = [
+        "  c = f32[] custom-call(a), custom_call_target=\"log\", custom_call_has_side_effect=true\n",
+        "  t = token[] after-all()\n  o = token[] outfeed(a, t), outfeed_shape=f32[]\n",
+    ];
+    for op in ops {
+        let silent = calling(op, "");
+        assert!(is_proved(&silent, &silent.clone()), "{op}");
+        for lines in sent.map(|lines| calling(op, lines)) {
+            assert!(!is_proved(&lines, &silent) && !is_proved(&silent, &lines), "{op}");
+        }
+    }
+}
+
+#[test]
+fn the_place_of_a_call_with_effects_is_read() {
+    let placed = |device: usize| step(&format!("{CALL}, sharding={{maximal device={device}}}"));
+    assert!(is_proved(&placed(0), &placed(0)) && !is_proved(&placed(0), &placed(1)));
 }

@@ -151,7 +151,8 @@ fn input_tiles(global: &Module, local: &Module, n_devices: usize) -> Result<Vec<
     check_number("inputs", wholes.len(), tiles.len())?;
     let pairs = wholes.iter().zip(&tiles).enumerate();
     let fitting = pairs.map(|(leaf, (whole, tile)): (usize, (&EntryLeaf, &EntryLeaf))| {
-        let sharding = tile.sharding.clone().or(whole.sharding.clone()).unwrap_or_else(replicated);
+        let said = tile.sharding.iter().chain(&whole.sharding).find(|said| said.names_tiles());
+        let sharding = said.cloned().unwrap_or_else(replicated);
         LeafTiles::fitting(&sharding, &whole.shape, &tile.shape, n_devices).ok_or_else(|| {
             let (whole, tile) = (shown(&whole.shape), shown(&tile.shape));
             EvalError::invalid(format!(
@@ -180,7 +181,7 @@ fn output_tiles(
     let mut out = Vec::with_capacity(wholes.len());
     for (leaf, (whole, tile)) in wholes.iter().zip(&tiles).enumerate() {
         let of_leaf = |all: &[Option<LeafSharding>]| all.get(leaf).cloned().flatten();
-        let candidates: Vec<LeafSharding> = match of_leaf(&wrote) {
+        let candidates: Vec<LeafSharding> = match of_leaf(&wrote).filter(LeafSharding::names_tiles) {
             Some(wrote) => vec![wrote],
             None => of_leaf(&own).into_iter().chain(others.iter().cloned()).collect(),
         };

@@ -12,7 +12,7 @@ use crate::{Failure, exit, machine, registry};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::memory::memory_sizes;
-use hlo_analysis::program_kind::ProgramKind;
+use hlo_analysis::program_kind::KnownProgram;
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::print::{PrintOptions, print_module};
@@ -291,12 +291,12 @@ fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
 }
 
 /// Runs a pipeline on a module; what stops it first.
-pub(super) fn run_passes(module: &mut Module, program: Option<ProgramKind>, pipeline: &str) -> Result<(), Diagnostic> {
+pub(super) fn run_passes(module: &mut Module, program: Option<KnownProgram>, pipeline: &str) -> Result<(), Diagnostic> {
     let calls = parse_pipeline(pipeline).map_err(|error| about_plan(error.to_string()))?;
     run_calls(module, program, &calls)
 }
 
-fn run_calls(module: &mut Module, program: Option<ProgramKind>, calls: &[PassCall]) -> Result<(), Diagnostic> {
+fn run_calls(module: &mut Module, program: Option<KnownProgram>, calls: &[PassCall]) -> Result<(), Diagnostic> {
     let passes = bind(calls, &registry::passes()).map_err(|error| about_plan(error.to_string()))?;
     let mut analyses = Analyses::default().with_program(program);
     let stopped = run_pipeline(module, &mut analyses, &passes, RunOptions::default());

@@ -47,7 +47,7 @@ pub(crate) fn plan(args: &ZeroArgs, console: &mut Console<'_>) -> Result<u8, Fai
         )));
     }
     if loaded.decision().is_global() {
-        run_passes(&mut module, loaded.known_kind(), PARTITION).map_err(failed)?;
+        run_passes(&mut module, loaded.known_program(), PARTITION).map_err(failed)?;
         console.say("note: a global program: the table is of what this project's partitioner makes of it\n");
     }
     let counts = if args.devices.is_empty() { vec![own] } else { args.devices.clone() };

@@ -52,7 +52,7 @@ use crate::prices::{MACHINE, PRICE, Price};
 use crate::sharding::ArraySharding;
 pub(crate) use choose::ComputeRule;
 use hlo_analysis::code::code_computations;
-use hlo_analysis::program_kind::ProgramKind;
+use hlo_analysis::program_kind::{KnownProgram, ProgramKind};
 use hlo_analysis::{Analyses, Preserved};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::custom_target::CustomTarget;
@@ -133,7 +133,7 @@ impl Pass for SpmdPartition {
         cx.report.count("devices", work.n_devices() as u64);
         cx.report.decisions.extend(decisions);
         *module = work;
-        cx.analyses.program = Some(ProgramKind::PerDevice);
+        cx.analyses.program = KnownProgram::partitioned(module);
         Ok(Changed::Yes(Preserved::NONE))
     }
 }
@@ -183,10 +183,9 @@ pub(crate) fn why_per_device(module: &Module, analyses: &Analyses) -> Option<Str
     if module.header.replica_count > 1 {
         return Some(format!("expected one replica, found {}", module.header.replica_count));
     }
-    let decision = analyses.program_kind(module);
-    match decision.kind {
+    match analyses.program_kind(module).kind {
         ProgramKind::OneDevice | ProgramKind::Global => None,
-        ProgramKind::PerDevice => Some(format!("it is a per-device program: {}", decision.reason(module))),
+        ProgramKind::PerDevice => Some(format!("it is a per-device program: {}", analyses.why_program_kind(module))),
     }
 }
 

@@ -34,10 +34,10 @@ pub(super) struct Prepared {
 
 /// Why a program gets no strategies.
 pub(super) fn why_unchanged(module: &Module, analyses: &Analyses) -> Option<String> {
-    let (n, decision) = (module.n_devices(), analyses.program_kind(module));
-    match decision.kind {
+    let n = module.n_devices();
+    match analyses.program_kind(module).kind {
         _ if n <= 1 => None,
-        ProgramKind::PerDevice => Some(format!("it is a per-device program: {}", decision.reason(module))),
+        ProgramKind::PerDevice => Some(format!("it is a per-device program: {}", analyses.why_program_kind(module))),
         ProgramKind::Global | ProgramKind::OneDevice => {
             Some(format!("the header counts {n} devices: expected a program that nobody has cut yet"))
         }
