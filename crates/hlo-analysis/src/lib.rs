@@ -16,6 +16,7 @@ pub mod memory;
 pub mod min_cut;
 pub mod program_kind;
 pub mod replication;
+pub mod thresholds;
 pub mod time;
 pub mod traffic;
 pub mod values;

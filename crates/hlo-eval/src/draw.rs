@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 /// The distribution of one leaf.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum Draw {
     /// `nS`: normal with standard deviation S.
     Normal(f64),
@@ -25,6 +25,28 @@ pub enum Draw {
     Constant(f64),
     /// Indices into a dim: see [`IndexDraw`]. No word says it.
     Index(IndexDraw),
+    /// Integers of all sizes: half from 0 below 8, a quarter beside zero on both sides, a quarter over the range of the type. Floats as
+    /// `n1`. No word says it.
+    Wide,
+    /// As `n1`, rounded to quarters, so that elements are equal to one another. No word says it.
+    Quarters,
+    /// Values at which a program takes another way: see [`NearDraw`]. No word says it.
+    Near(NearDraw),
+    /// As the distribution, with one element that is an infinity or a NaN. No word says it.
+    NotFinite(Box<Draw>),
+    /// As the distribution, with zeros in an eighth of the elements: arrays of one shape have them in the same places. No word says it.
+    WithZeros(Box<Draw>),
+}
+
+/// Elements near some values: each second one, and a leaf's only one always.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NearDraw {
+    /// The values. An integer lies at one of them, one beside it, or between it and zero; a float within a quarter of it.
+    pub values: Arc<[f64]>,
+    /// Which value and which side of it a leaf's only element takes: each number another one.
+    pub turn: u64,
+    /// The distribution of the other elements.
+    pub otherwise: Box<Draw>,
 }
 
 /// Integers that index a dim of which `last` is the last valid index.
@@ -172,7 +194,7 @@ fn draw_rows(leaves: &[EntryLeaf], groups: &[Vec<u32>], options: &DrawOptions) -
     let mut rows = Vec::with_capacity(leaves.len());
     let mut drawn_bytes = 0u64;
     for (i, (leaf, groups)) in leaves.iter().zip(groups).enumerate() {
-        let draw = options.draws.get(i).copied().unwrap_or(Draw::Normal(1.0));
+        let draw = options.draws.get(i).unwrap_or(&Draw::Normal(1.0));
         let mut row: Vec<Arc<Literal>> = Vec::with_capacity(groups.len());
         for (device, &group) in groups.iter().enumerate() {
             match groups[..device].iter().position(|&g| g == group) {
@@ -223,55 +245,128 @@ fn groups_of(same: &Same, leaf_idx: usize, leaf: &EntryLeaf, module: &Module) ->
     }
 }
 
-fn draw_array(shape: &ArrayShape, draw: Draw, source: &mut Source) -> Result<Literal, EvalError> {
+fn draw_array(shape: &ArrayShape, draw: &Draw, source: &mut Source) -> Result<Literal, EvalError> {
     let n = element_count(&shape.dims).ok_or_else(|| EvalError::invalid("expected dims of known size"))?;
-    if let Draw::Index(of) = draw
-        && shape.dtype.class() != NumberClass::Pred
-    {
-        let indices = draw_indices(of, n, shape.dtype, source);
-        return Ok(Literal::new(DType::S64, &shape.dims, Buffer::S64(indices))?.convert(shape.dtype));
-    }
     let wide = match shape.dtype.class() {
         NumberClass::Pred => {
             let bits = (0..n).map(|_| source.next() >> 63 == 1).collect();
             return Ok(Literal::new(DType::Pred, &shape.dims, Buffer::Pred(bits))?);
         }
         NumberClass::Signed | NumberClass::Unsigned => {
-            let limit = match draw {
-                Draw::Below(limit) => Some(limit),
-                Draw::Normal(_) | Draw::Positive(_) | Draw::Uniform(_) | Draw::Index(_) => Some(8),
-                Draw::Constant(_) => None,
-            };
-            let value = |source: &mut Source| match (limit, draw) {
-                (Some(limit), _) => source.below(limit) as i64,
-                (None, Draw::Constant(x)) => x as i64,
-                (None, _) => 0,
-            };
-            Literal::new(DType::S64, &shape.dims, Buffer::S64((0..n).map(|_| value(source)).collect()))?
+            let values = draw_integers(draw, n, shape.dtype, source);
+            Literal::new(DType::S64, &shape.dims, Buffer::S64(values))?
         }
-        NumberClass::Float => {
-            let values = (0..n).map(|_| draw_real(draw, source)).collect();
-            Literal::new(DType::F64, &shape.dims, Buffer::F64(values))?
-        }
+        NumberClass::Float => Literal::new(DType::F64, &shape.dims, Buffer::F64(draw_reals(draw, n, source)))?,
         NumberClass::Complex => {
-            let pair = |source: &mut Source| {
-                let (re, im) = (draw_real(draw, source), draw_real(draw, source));
-                hlo_ir::float::Complex::new(re, im)
-            };
-            Literal::new(DType::C128, &shape.dims, Buffer::C128((0..n).map(|_| pair(source)).collect()))?
+            let parts = draw_reals(draw, 2 * n, source);
+            let pairs = parts.chunks_exact(2).map(|pair| hlo_ir::float::Complex::new(pair[0], pair[1])).collect();
+            Literal::new(DType::C128, &shape.dims, Buffer::C128(pairs))?
         }
     };
     Ok(wide.convert(shape.dtype))
 }
 
-fn draw_real(draw: Draw, source: &mut Source) -> f64 {
+/// `n` integers for a type, in row-major order. Those of unsigned types do not lie below zero.
+fn draw_integers(draw: &Draw, n: usize, dtype: DType, source: &mut Source) -> Vec<i64> {
+    let below = |limit: u64, source: &mut Source| (0..n).map(|_| source.below(limit) as i64).collect();
+    match draw {
+        Draw::Normal(_) | Draw::Positive(_) | Draw::Uniform(_) | Draw::Quarters => below(8, source),
+        Draw::Below(limit) => below(*limit, source),
+        Draw::Constant(value) => vec![*value as i64; n],
+        Draw::Index(of) => draw_indices(*of, n, dtype, source),
+        Draw::Wide => (0..n).map(|_| draw_wide(dtype, source)).collect(),
+        Draw::NotFinite(draw) | Draw::WithZeros(draw) => draw_integers(draw, n, dtype, source),
+        Draw::Near(near) => {
+            let mut values = draw_integers(&near.otherwise, n, dtype, source);
+            for value in &mut values {
+                let Some((at, turn)) = near.next(n, source) else { continue };
+                let at = match turn % 4 {
+                    0 => at as i64,
+                    1 => (at as i64).saturating_sub(1),
+                    2 => (at as i64).saturating_add(1),
+                    _ => (at * source.unit()) as i64,
+                };
+                *value = if dtype.class() == NumberClass::Unsigned { at.max(0) } else { at };
+            }
+            values
+        }
+    }
+}
+
+/// An integer of [`Draw::Wide`].
+fn draw_wide(dtype: DType, source: &mut Source) -> i64 {
+    let is_signed = dtype.class() == NumberClass::Signed;
+    match source.below(4) {
+        0 if is_signed => source.below(17) as i64 - 8,
+        // The conversion to the type keeps the lowest bits.
+        1 => source.next() as i64,
+        _ => source.below(8) as i64,
+    }
+}
+
+/// `n` reals, in row-major order.
+fn draw_reals(draw: &Draw, n: usize, source: &mut Source) -> Vec<f64> {
+    match draw {
+        Draw::NotFinite(draw) => {
+            let mut values = draw_reals(draw, n, source);
+            let at = source.below(n as u64) as usize;
+            let value = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN][source.below(3) as usize];
+            values.iter_mut().skip(at).take(1).for_each(|element| *element = value);
+            values
+        }
+        Draw::WithZeros(draw) => {
+            let mut values = draw_reals(draw, n, source);
+            let mut places = Source::new(0, 0, 0);
+            values.iter_mut().filter(|_| places.below(8) == 0).for_each(|element| *element = 0.0);
+            values
+        }
+        Draw::Near(near) => {
+            let mut values = draw_reals(&near.otherwise, n, source);
+            for value in &mut values {
+                if let Some((at, _)) = near.next(n, source) {
+                    *value = at * (0.75 + 0.5 * source.unit());
+                }
+            }
+            values
+        }
+        Draw::Normal(_)
+        | Draw::Positive(_)
+        | Draw::Uniform(_)
+        | Draw::Below(_)
+        | Draw::Constant(_)
+        | Draw::Index(_)
+        | Draw::Wide
+        | Draw::Quarters => (0..n).map(|_| draw_real(draw, source)).collect(),
+    }
+}
+
+/// A real of a distribution that has no other within it.
+fn draw_real(draw: &Draw, source: &mut Source) -> f64 {
     match draw {
         Draw::Normal(scale) => source.normal() * scale,
         Draw::Positive(scale) => source.normal().abs() * scale + 1e-3 * scale,
         Draw::Uniform(scale) => (0.05 + 0.9 * source.unit()) * scale,
-        Draw::Below(limit) => source.below(limit) as f64,
+        Draw::Below(limit) => source.below(*limit) as f64,
         Draw::Index(of) => source.below(of.last.saturating_add(1)) as f64,
-        Draw::Constant(x) => x,
+        Draw::Constant(x) => *x,
+        Draw::Quarters => (4.0 * source.normal()).round() / 4.0,
+        Draw::Wide | Draw::Near(_) | Draw::NotFinite(_) | Draw::WithZeros(_) => source.normal(),
+    }
+}
+
+impl NearDraw {
+    /// A value that the next of `n` elements lies at or beside, and a number that says where; `None` if it lies elsewhere.
+    fn next(&self, n: usize, source: &mut Source) -> Option<(f64, u64)> {
+        let n_values = self.values.len() as u64;
+        if n_values == 0 {
+            return None;
+        }
+        if n == 1 {
+            return Some((self.values[(self.turn % n_values) as usize], self.turn / n_values));
+        }
+        let is_near = source.next() >> 63 == 1;
+        let value = self.values[source.below(n_values) as usize];
+        is_near.then(|| (value, source.below(7)))
     }
 }
 
@@ -283,7 +378,12 @@ fn draw_indices(of: IndexDraw, n: usize, dtype: DType, source: &mut Source) -> V
     let mut draw = || {
         let is_beyond = of.is_beyond && source.next() >> 63 == 1;
         match (is_beyond, dtype.class() == NumberClass::Signed && source.next() >> 63 == 1) {
-            (false, _) => source.below(n_valid) as i64,
+            // The first and the last one are where an error of one shows.
+            (false, _) => match source.below(16) {
+                0 => 0,
+                1 => n_valid as i64 - 1,
+                _ => source.below(n_valid) as i64,
+            },
             (true, true) => -1 - source.below(margin) as i64,
             (true, false) => (n_valid + source.below(margin)) as i64,
         }
@@ -355,7 +455,7 @@ mod tests {
 
     fn drawn(dtype: DType, word: &str, n: i64) -> Literal {
         let shape = ArrayShape::new(dtype, [n]);
-        draw_array(&shape, Draw::parse(word).unwrap(), &mut Source::new(1, 2, 3)).unwrap()
+        draw_array(&shape, &Draw::parse(word).unwrap(), &mut Source::new(1, 2, 3)).unwrap()
     }
 
     /// Two replicas of two partitions; devices are numbered replica by replica.
@@ -438,6 +538,48 @@ mod tests {
         assert!(promised.windows(2).all(|pair| pair[0] < pair[1]), "{promised:?}");
         let one_place = IndexDraw { last: 0, is_unique: true, ..within };
         assert_eq!(indices(one_place, DType::S32), [0; 40]);
+    }
+
+    #[test]
+    fn elements_near_thresholds_fall_on_both_sides() {
+        let near = |turn: u64| NearDraw { values: Arc::new([100.0]), turn, otherwise: Box::new(Draw::Normal(1.0)) };
+        let one = |turn: u64| draw_integers(&Draw::Near(near(turn)), 1, DType::S32, &mut Source::new(1, 2, 3))[0];
+        assert_eq!([one(0), one(1), one(2)], [100, 99, 101]);
+        assert!((0..100).contains(&one(3)));
+        let many = draw_integers(&Draw::Near(near(0)), 200, DType::S32, &mut Source::new(1, 2, 3));
+        for expected in [99, 100, 101] {
+            assert!(many.contains(&expected), "{many:?}");
+        }
+        assert!(many.iter().filter(|&&value| value < 8).count() > 50, "{many:?}");
+        let reals = draw_reals(&Draw::Near(near(0)), 200, &mut Source::new(1, 2, 3));
+        assert!(reals.iter().any(|&x| (75.0..100.0).contains(&x)) && reals.iter().any(|&x| x > 100.0));
+    }
+
+    #[test]
+    fn wide_integers_have_all_sizes_of_their_type() {
+        let wide = |dtype: DType| {
+            let shape = ArrayShape::new(dtype, [400]);
+            let array = draw_array(&shape, &Draw::Wide, &mut Source::new(1, 2, 3)).unwrap();
+            array.convert(DType::S64).elems::<i64>().unwrap().to_vec()
+        };
+        let bytes = wide(DType::U8);
+        assert!(bytes.iter().any(|&x| x > 200) && bytes.iter().filter(|&&x| x < 8).count() > 200);
+        let signed = wide(DType::S32);
+        assert!(signed.iter().any(|&x| x < -8) && signed.iter().any(|&x| x > 1 << 20) && signed.contains(&-1));
+    }
+
+    #[test]
+    fn zeros_stand_in_the_same_places_and_one_element_is_not_finite() {
+        let reals = |draw: Draw, leaf: usize| draw_reals(&draw, 100, &mut Source::new(1, leaf, 3));
+        let zeros = |leaf: usize| {
+            let values = reals(Draw::WithZeros(Box::new(Draw::Normal(1.0))), leaf);
+            (0..100).filter(|&i| values[i] == 0.0).collect::<Vec<usize>>()
+        };
+        assert!(zeros(0) == zeros(1) && (5..30).contains(&zeros(0).len()));
+        let values = reals(Draw::NotFinite(Box::new(Draw::Normal(1.0))), 0);
+        assert_eq!(values.iter().filter(|value| !value.is_finite()).count(), 1);
+        let quarters = reals(Draw::Quarters, 0);
+        assert!(quarters.iter().all(|value| (4.0 * value).fract() == 0.0));
     }
 
     #[test]

@@ -6,12 +6,13 @@ use crate::input::load_one;
 use crate::{Failure, output};
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::input_needs::{LeafNeeds, find_input_needs};
-use hlo_eval::draw::{Draw, DrawOptions, IndexDraw, Same, draw_inputs};
+use hlo_analysis::thresholds::{LeafThresholds, find_thresholds};
+use hlo_eval::draw::{Draw, DrawOptions, IndexDraw, NearDraw, Same, draw_inputs};
 use hlo_eval::global::GlobalProgram;
 use hlo_eval::npz::{NpzReader, NpzWriter};
-use hlo_eval::{EvalError, Inputs, Outputs};
-use hlo_ir::Module;
+use hlo_eval::{EvalError, Inputs, Outputs, entry_leaves};
 use hlo_ir::literal::{Literal, Scalar};
+use hlo_ir::{ArrayShape, Module};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -88,17 +89,105 @@ impl<'a> ChosenInputs<'a> {
     /// How the inputs of a trial are drawn: by the words that the user gave, and behind them by what the program needs.
     fn options(&self, module: &Module, trial: u64) -> DrawOptions {
         let seed = self.args.seed.wrapping_add(trial);
-        let is_beyond = trial % TRIALS_PER_BEYOND == 1;
-        let needed = find_input_needs(module).into_iter().map(|needs| draw_of(needs, is_beyond));
         let mut draws = self.draws.clone();
-        draws.extend(needed.skip(self.draws.len()));
+        draws.extend(draws_of_trial(module, trial).into_iter().skip(self.draws.len()));
         DrawOptions { seed, draws, same: self.same.clone() }
+    }
+
+    /// Whether a trial has inputs of which NaN may come on purpose: zeros, and infinities where they are checked for.
+    pub(crate) fn may_give_nan(&self, trial: u64) -> bool {
+        self.args.inputs.is_none() && Trial::of(trial) == Trial::Special
     }
 }
 
-/// One trial in so many, the second first, has indices beyond their bounds. A program that marks such indices with NaN has
-/// enough trials without them.
-const TRIALS_PER_BEYOND: u64 = 3;
+/// What a trial looks for beside wrong values.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trial {
+    /// Nothing.
+    Plain,
+    /// Indices beyond their bounds, and thresholds. A program that marks such indices with NaN has other trials.
+    Beyond,
+    /// Small values, equal values, and thresholds.
+    Small,
+    /// Zeros, an infinity or NaN where the program checks for them, and thresholds.
+    Special,
+}
+
+impl Trial {
+    fn of(trial: u64) -> Trial {
+        [Trial::Plain, Trial::Beyond, Trial::Small, Trial::Special][(trial % N_KINDS) as usize]
+    }
+}
+
+/// Kinds of trials.
+const N_KINDS: u64 = 4;
+
+/// The size of the values of [`Trial::Small`]; what must be positive is of the size of a square of one, as second moments are.
+const SMALL: f64 = 1e-3;
+
+/// Iterations that a threshold may ask of a loop.
+const MOST_ITERATIONS: f64 = 64.0;
+
+/// The distribution of each leaf in a trial.
+fn draws_of_trial(module: &Module, trial: u64) -> Vec<Draw> {
+    let needs = find_input_needs(module);
+    let kind = Trial::of(trial);
+    if kind == Trial::Plain {
+        return needs.into_iter().map(|needs| draw_of(needs, false)).collect();
+    }
+    let thresholds = find_thresholds(module);
+    let shapes: Vec<ArrayShape> = entry_leaves(module).into_iter().map(|leaf| leaf.shape).collect();
+    let draws = needs.iter().zip(&thresholds).zip(&shapes).map(|((needs, of), shape)| {
+        let sized = of_size(draw_of(*needs, kind == Trial::Beyond), of, shape, kind);
+        with_thresholds(sized, *needs, of, trial)
+    });
+    let mut draws: Vec<Draw> = draws.collect();
+    let is_checked = |leaf: &usize| thresholds[*leaf].is_checked && shapes[*leaf].dtype.is_float();
+    let checked: Vec<usize> = (0..draws.len()).filter(is_checked).collect();
+    if kind != Trial::Special {
+        return draws;
+    }
+    for (draw, shape) in draws.iter_mut().zip(&shapes).filter(|(_, shape)| shape.n_elems() > 1) {
+        if shape.dtype.is_float() {
+            *draw = Draw::WithZeros(Box::new(draw.clone()));
+        }
+    }
+    if !checked.is_empty() {
+        let leaf = checked[(trial / N_KINDS) as usize % checked.len()];
+        draws[leaf] = Draw::NotFinite(Box::new(draws[leaf].clone()));
+    }
+    draws
+}
+
+/// A plain distribution, with the sizes that the kind of a trial looks for.
+fn of_size(plain: Draw, of: &LeafThresholds, shape: &ArrayShape, kind: Trial) -> Draw {
+    let is_float = shape.dtype.is_float();
+    match plain {
+        // The only element of a leaf is a counter rather than data.
+        Draw::Normal(_) if !is_float && shape.n_elems() > 1 && !of.ends_loop => Draw::Wide,
+        Draw::Normal(_) if is_float && kind == Trial::Small && of.is_ordered => Draw::Quarters,
+        Draw::Normal(_) if is_float && kind == Trial::Small => Draw::Normal(SMALL),
+        Draw::Positive(_) if is_float && kind == Trial::Small => Draw::Positive(SMALL * SMALL),
+        plain => plain,
+    }
+}
+
+/// A distribution with elements near the thresholds of a leaf that meet its needs.
+fn with_thresholds(otherwise: Draw, needs: LeafNeeds, of: &LeafThresholds, trial: u64) -> Draw {
+    let fits = |value: &&f64| {
+        (!needs.is_positive || **value > 0.0)
+            && (!needs.is_fraction || **value < 1.0)
+            && (!of.ends_loop || value.abs() <= MOST_ITERATIONS)
+    };
+    let values: Vec<f64> = of.values.iter().filter(fits).copied().collect();
+    // The order of indices and their being unique is promised of all of them.
+    if values.is_empty() || needs.is_sorted || needs.is_unique {
+        return otherwise;
+    }
+    // The plain trials look for none.
+    let turn = trial - trial / N_KINDS - 1;
+    Draw::Near(NearDraw { values: values.into(), turn, otherwise: Box::new(otherwise) })
+}
 
 /// The distribution of a leaf by what the program needs of it.
 fn draw_of(needs: LeafNeeds, is_beyond: bool) -> Draw {

@@ -12,13 +12,19 @@ pub(crate) struct JudgeArgs {
     #[command(flatten)]
     pub inputs: InputArgs,
     /// How many inputs to draw, with one seed after the other
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..1 << 20))]
+    ///
+    /// The second, third and fourth of each four look for what the first does not reach: indices beyond their bounds, integers of all
+    /// sizes, values near the constants with which the program compares them, small values, equal values, zeros, and, where the program
+    /// checks that something is finite, an input that is not.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..1 << 20))]
     #[arg(conflicts_with = "inputs")]
     pub trials: u64,
-    /// Share of an output's largest element by which floats may differ [default: as the oracle]
+    /// Share of an output's largest element by which floats may differ [default: as the output is measured]
     ///
     /// The default is the largest of 2e-5, one ulp of narrow types, and ten times what inputs that are moved by half an ulp of f32
-    /// change. Integers must be equal, and NaN is equal to NaN.
+    /// change. It is a share of the output's largest element; of an output that is near an input of its shape, such as a new weight, a
+    /// share of the largest step from that input, besides roundings; and a huge element that is the same in both programs does not count
+    /// where the others are less than a hundredth of it. Integers must be equal, and NaN is equal to NaN.
     #[arg(long, value_name = "SHARE", value_parser = not_negative)]
     pub rtol: Option<f64>,
     /// By how much floats may differ besides
@@ -42,7 +48,9 @@ fn not_negative(text: &str) -> Result<f64, String> {
 
 /// `compare`.
 #[derive(Args, Debug)]
-#[command(after_help = "Exit codes: 0 the same, 4 different, 5 undecided: more than 1 % of an output is NaN in both")]
+#[command(
+    after_help = "Exit codes: 0 the same, 4 different, 5 undecided: more than 1 % of an output is NaN in both, or all of it infinite"
+)]
 pub(crate) struct CompareArgs {
     /// HLO text or proto that says what is right, or - for stdin; also a global program, from before XLA's partitioner
     pub a: PathBuf,

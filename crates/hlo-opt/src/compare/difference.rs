@@ -1,7 +1,10 @@
 //! How far the outputs of two runs are apart: the oracle's measure.
 //!
 //! Integers and booleans must be equal, NaN and infinities stand in the same places, and floats be no further apart than a share of
-//! the largest element of their output over all devices.
+//! what their output is measured by: its largest element over all devices, with two exceptions. A new weight is the old one and a small
+//! step, so an output that is near an input of its shape is measured by the largest step. And one huge element, such as what masks a
+//! score, must not hide the others: elements that both programs have bit for bit count for no more than [`OUTLIER`] times the largest
+//! of the others.
 
 use hlo_eval::{Inputs, Outputs};
 use hlo_ir::literal::Scalar;
@@ -17,34 +20,121 @@ const MARGIN: f64 = 10.0;
 /// A share above this would prove nothing.
 const WIDEST: f64 = 0.1;
 
+/// How many times larger than all elements that differ an equal element may be and still count.
+const OUTLIER: f64 = 100.0;
+/// An output that is so near an input, as a share of its largest element, is that input and a step.
+const NEAR: f64 = 0.1;
+/// Roundings of an old value and of a new one that another order of operations may change, in ulps of the largest value.
+const STEP_ULPS: f64 = 4.0;
+/// Elements by which the input is chosen that an output is nearest to.
+const N_SAMPLED: usize = 64;
+
 /// By how much floats may differ.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Tolerance {
-    /// Of the largest element of an output.
+    /// Of what an output is measured by.
     pub share: f64,
-    /// Whether narrow types may be an ulp of theirs apart.
-    pub allows_ulp: bool,
+    /// Whether the user says the share: then it is one of the largest element, whatever the output is.
+    pub is_said: bool,
     /// Besides.
     pub absolute: f64,
+    /// As [`Measure::step`].
+    pub step: Option<f64>,
+}
+
+/// How one output is measured.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct Measure {
+    /// How far the output is from an input that it is near.
+    pub step: Option<f64>,
+    /// By which share of that floats may differ at least.
+    pub share: f64,
 }
 
 impl Tolerance {
     /// What is allowed where nothing is said of the module.
     pub(crate) fn floor(absolute: f64) -> Tolerance {
-        Tolerance { share: FLOOR, allows_ulp: true, absolute }
+        Tolerance { share: FLOOR, is_said: false, absolute, step: None }
     }
 
-    /// What is allowed of a module whose outputs change by so much when its inputs move by half an ulp.
-    pub(crate) fn widened(self, moved: &[LeafDifference]) -> Tolerance {
-        let worst = moved.iter().filter(|leaf| leaf.largest_error.is_finite()).map(LeafDifference::share);
-        let change = worst.fold(0.0, f64::max);
-        Tolerance { share: self.share.max((MARGIN * change).min(WIDEST)), ..self }
+    /// What is allowed of a module whose outputs change by so much when its inputs move by half an ulp. A step is far smaller than the
+    /// input that moved, so such an output says nothing of the others.
+    pub(crate) fn widened(self, measures: &[Measure], moved: &[LeafDifference]) -> (Tolerance, Vec<Measure>) {
+        let change = |leaf: &LeafDifference| if leaf.largest_error.is_finite() { leaf.share() } else { 0.0 };
+        let allowed = |change: f64| (MARGIN * change).min(WIDEST);
+        let pairs = || measures.iter().zip(moved);
+        let worst = pairs().filter(|(measure, _)| measure.step.is_none()).map(|(_, leaf)| change(leaf));
+        let tolerance = Tolerance { share: self.share.max(allowed(worst.fold(0.0, f64::max))), ..self };
+        let of_output = |(measure, leaf): (&Measure, &LeafDifference)| match measure.step {
+            Some(_) => Measure { share: measure.share.max(allowed(change(leaf))), ..*measure },
+            None => *measure,
+        };
+        (tolerance, pairs().map(of_output).collect())
     }
 
-    fn allowed(self, dtype: DType, largest: f64) -> f64 {
-        let share = if self.allows_ulp { self.share.max(ulp_of_one(dtype)) } else { self.share };
-        self.absolute + share * largest
+    /// The same for one output.
+    pub(crate) fn of_output(self, measure: Measure) -> Tolerance {
+        if self.is_said {
+            return self;
+        }
+        Tolerance { share: self.share.max(measure.share), step: measure.step, ..self }
     }
+
+    /// What an output is measured by, whose largest element and whose largest differing element these are.
+    fn scale(self, largest: f64, largest_unlike: f64) -> f64 {
+        match self.step {
+            _ if self.is_said => largest,
+            Some(step) => step,
+            None if largest_unlike > 0.0 => largest.min(OUTLIER * largest_unlike),
+            None => largest,
+        }
+    }
+
+    /// What is allowed of an output with this largest element that is measured by `scale`.
+    fn allowed(self, dtype: DType, largest: f64, scale: f64) -> f64 {
+        let ulp = ulp_of_one(dtype);
+        let share = if self.is_said { self.share } else { self.share.max(ulp) };
+        let of_roundings = if self.step.is_some() { STEP_ULPS * ulp * largest } else { 0.0 };
+        self.absolute + share * scale + of_roundings
+    }
+}
+
+/// How each output is measured: its step is its distance from the input that it is nearest to, over all devices. Both are
+/// `[leaf][device]`; of a global program's inputs there is one for all devices.
+pub(crate) fn measures(inputs: &Inputs, outputs: &Outputs) -> Vec<Measure> {
+    let of_output = |output: &Vec<Arc<Literal>>| {
+        let first = output.first().filter(|array| array.dtype().is_float())?;
+        let is_alike = |input: &&Vec<Arc<Literal>>| {
+            input.first().is_some_and(|array| array.dtype() == first.dtype() && array.dims() == first.dims())
+        };
+        let stride = (first.n_elems() / N_SAMPLED).max(1);
+        let near = inputs.leaves.iter().filter(is_alike).filter_map(|input| {
+            let step = step_between(input, output, stride)?;
+            Some((input, step))
+        });
+        let (input, _) = near.min_by(|(_, a), (_, b)| a.total_cmp(b))?;
+        step_between(input, output, 1)
+    };
+    outputs.leaves.iter().map(|output| Measure { step: of_output(output), share: 0.0 }).collect()
+}
+
+/// The largest difference of an output and an input, among each `stride`-th element; `None` if the output is not near the input.
+fn step_between(input: &[Arc<Literal>], output: &[Arc<Literal>], stride: usize) -> Option<f64> {
+    let (mut step, mut largest) = (0.0f64, 0.0f64);
+    for (device, new) in output.iter().enumerate() {
+        if device > 0 && Arc::ptr_eq(new, &output[device - 1]) {
+            continue;
+        }
+        let old = input.get(device).or(input.first())?;
+        for i in (0..new.n_elems()).step_by(stride) {
+            let (Some(a), Some(b)) = (old.get(i), new.get(i)) else { continue };
+            if magnitude(b).is_finite() {
+                largest = largest.max(magnitude(b));
+                step = step.max(apart(a, b));
+            }
+        }
+    }
+    (step > 0.0 && step <= NEAR * largest).then_some(step)
 }
 
 /// The distance of 1 to the next number of a type of floats, which is what a rounding can change; 0 of other types.
@@ -82,60 +172,56 @@ pub(crate) struct LeafDifference {
     pub n_elems: usize,
     /// The largest difference; infinite where a NaN or an infinity is in another place, or integers differ.
     pub largest_error: f64,
-    /// The largest finite element that is right.
-    pub largest: f64,
+    /// What the difference is measured by: the largest finite element that is right, or less.
+    pub scale: f64,
     /// What is allowed.
     pub allowed: f64,
-    /// Elements that are NaN in the reference: they hide differences.
-    pub n_nan: usize,
+    /// Elements of the reference that hide differences: NaN, and infinities of an output without a finite element.
+    pub n_hiding: usize,
     /// Of a global program's output, how it is taken to be cut.
     pub cut: Option<String>,
 }
 
 impl LeafDifference {
-    /// The largest difference over the largest element.
+    /// The largest difference as a share of what it is measured by.
     pub(crate) fn share(&self) -> f64 {
-        if self.largest > 0.0 { self.largest_error / self.largest } else { self.largest_error }
+        if self.scale > 0.0 { self.largest_error / self.scale } else { self.largest_error }
     }
 }
 
 /// The differences of `[leaf][device]` arrays; the shapes are the same.
-pub(crate) fn differences(expected: &Outputs, found: &Outputs, tolerance: Tolerance) -> Vec<LeafDifference> {
-    let rows = expected.leaves.iter().zip(&found.leaves);
-    rows.map(|(expected, found)| of_leaf(expected, found, tolerance)).collect()
+pub(crate) fn differences(
+    expected: &Outputs,
+    found: &Outputs,
+    (tolerance, measures): (Tolerance, &[Measure]),
+) -> Vec<LeafDifference> {
+    let rows = expected.leaves.iter().zip(&found.leaves).enumerate();
+    let measure = |leaf: usize| measures.get(leaf).copied().unwrap_or_default();
+    rows.map(|(leaf, (expected, found))| of_leaf(expected, found, tolerance.of_output(measure(leaf)))).collect()
 }
 
 /// The differences of one output's arrays, `[device]`; the shapes are the same.
 pub(crate) fn of_leaf(expected: &[Arc<Literal>], found: &[Arc<Literal>], tolerance: Tolerance) -> LeafDifference {
     let dtype = expected.first().map_or(DType::Pred, |array| array.dtype());
-    let scalars = |array: &Arc<Literal>| (0..array.n_elems()).filter_map(|i| array.get(i)).collect::<Vec<_>>();
+    let (largest, n_hiding) = finite_size(expected);
+    let is_inexact = dtype.is_float() || dtype.is_complex();
+    let is_equal = |a: &Arc<Literal>, b: &Arc<Literal>| Arc::ptr_eq(a, b) || a == b;
+    let unlike = expected.iter().zip(found).filter(|(a, b)| is_inexact && !is_equal(a, b));
+    let largest_unlike = unlike.map(|(a, b)| size_of_unlike(a, b)).fold(0.0, f64::max);
+    let scale = tolerance.scale(largest, largest_unlike);
     let mut out = LeafDifference {
         first: None,
         n_different: 0,
         n_elems: 0,
         largest_error: 0.0,
-        largest: 0.0,
-        allowed: 0.0,
-        n_nan: 0,
+        scale,
+        allowed: if is_inexact { tolerance.allowed(dtype, largest, scale) } else { 0.0 },
+        n_hiding,
         cut: None,
     };
-    let mut n_nan_before = 0;
-    for (device, array) in expected.iter().enumerate() {
-        // Arrays that neighboring devices share are looked at once, and counted for each.
-        if device == 0 || !Arc::ptr_eq(array, &expected[device - 1]) {
-            n_nan_before = 0;
-            for magnitude in scalars(array).into_iter().map(magnitude) {
-                n_nan_before += usize::from(magnitude.is_nan());
-                out.largest = if magnitude.is_finite() { out.largest.max(magnitude) } else { out.largest };
-            }
-        }
-        out.n_nan += n_nan_before;
-    }
-    let is_inexact = dtype.is_float() || dtype.is_complex();
-    out.allowed = if is_inexact { tolerance.allowed(dtype, out.largest) } else { 0.0 };
     for (device, (expected, found)) in expected.iter().zip(found).enumerate() {
         out.n_elems += expected.n_elems();
-        if Arc::ptr_eq(expected, found) || expected == found {
+        if is_equal(expected, found) {
             continue;
         }
         for i in 0..expected.n_elems() {
@@ -154,6 +240,34 @@ pub(crate) fn of_leaf(expected: &[Arc<Literal>], found: &[Arc<Literal>], toleran
         }
     }
     out
+}
+
+/// The largest finite element of an output's arrays, `[device]`, and how many elements hide differences.
+fn finite_size(arrays: &[Arc<Literal>]) -> (f64, usize) {
+    let (mut largest, mut n_nan, mut n_infinite, mut n_elems) = (0.0f64, 0, 0, 0);
+    // Arrays that neighboring devices share are looked at once, and counted for each.
+    let mut counted = (0, 0);
+    for (device, array) in arrays.iter().enumerate() {
+        if device == 0 || !Arc::ptr_eq(array, &arrays[device - 1]) {
+            counted = (0, 0);
+            for magnitude in (0..array.n_elems()).filter_map(|i| array.get(i)).map(magnitude) {
+                counted.0 += usize::from(magnitude.is_nan());
+                counted.1 += usize::from(magnitude.is_infinite());
+                largest = if magnitude.is_finite() { largest.max(magnitude) } else { largest };
+            }
+        }
+        n_nan += counted.0;
+        n_infinite += counted.1;
+        n_elems += array.n_elems();
+    }
+    (largest, if n_nan + n_infinite == n_elems { n_elems } else { n_nan })
+}
+
+/// The largest finite element of either of two arrays at a place where they differ.
+fn size_of_unlike(a: &Literal, b: &Literal) -> f64 {
+    let pairs = (0..a.n_elems()).filter_map(|i| Some((a.get(i)?, b.get(i)?)));
+    let sizes = pairs.filter(|(a, b)| apart(*a, *b) > 0.0).flat_map(|(a, b)| [magnitude(a), magnitude(b)]);
+    sizes.filter(|size| size.is_finite()).fold(0.0, f64::max)
 }
 
 /// The magnitude of an element; NaN if a part of it is.
@@ -242,7 +356,7 @@ mod tests {
     }
 
     fn one(expected: &[f32], found: &[f32]) -> LeafDifference {
-        differences(&outputs(expected), &outputs(found), Tolerance::floor(0.0)).remove(0)
+        differences(&outputs(expected), &outputs(found), (Tolerance::floor(0.0), &[])).remove(0)
     }
 
     #[test]
@@ -254,10 +368,42 @@ mod tests {
     }
 
     #[test]
+    fn a_huge_element_hides_no_other() {
+        let mask = -1e9;
+        assert_eq!(one(&[mask, 1.0, 2.0], &[mask, 1.0, -2.0]).n_different, 1);
+        // Both round: then the huge one counts.
+        assert_eq!(one(&[mask, 1.0], &[-1.000_000_1e9, 1.1]).n_different, 0);
+        // Nor does one that cancels count for less than the others.
+        assert_eq!(one(&[1.0, 1e-4], &[1.0, 1.000_1e-4]).n_different, 0);
+    }
+
+    #[test]
+    fn a_small_step_from_an_input_is_what_counts() {
+        let old: Vec<f32> = (0..100).map(|k| 1.0 + k as f32).collect();
+        let stepped = |by: f32| outputs(&old.iter().map(|w| w - by).collect::<Vec<f32>>());
+        let inputs = Inputs { leaves: [outputs(&[3.0; 100]).leaves, outputs(&old).leaves].concat() };
+        let of = |right: &Outputs, found: &Outputs| {
+            let measures = measures(&inputs, right);
+            differences(right, found, (Tolerance::floor(0.0), &measures)).remove(0).n_different
+        };
+        assert_eq!(of(&stepped(1e-2), &stepped(1.02e-2)), 100);
+        assert_eq!(of(&stepped(1e-2), &stepped(1.000_5e-2)), 0);
+        // What is far from all inputs is measured by itself.
+        assert_eq!(measures(&inputs, &outputs(&[50.0; 100])), [Measure::default()]);
+    }
+
+    #[test]
+    fn infinities_hide_where_nothing_is_finite() {
+        let infinite = f32::INFINITY;
+        assert_eq!(one(&[infinite, -infinite], &[infinite, -infinite]).n_hiding, 2);
+        assert_eq!(one(&[infinite, 1.0], &[infinite, 1.0]).n_hiding, 0);
+    }
+
+    #[test]
     fn nan_is_equal_to_nan_alone() {
         let nan = f32::NAN;
         assert_eq!(one(&[nan, 1.0], &[nan, 1.0]).n_different, 0);
-        assert_eq!(one(&[nan, 1.0], &[nan, 1.0]).n_nan, 1);
+        assert_eq!(one(&[nan, 1.0], &[nan, 1.0]).n_hiding, 1);
         assert_eq!(one(&[nan, 1.0], &[2.0, 1.0]).n_different, 1);
         assert_eq!(one(&[f32::INFINITY, 1.0], &[-f32::INFINITY, 1.0]).largest_error, f64::INFINITY);
     }

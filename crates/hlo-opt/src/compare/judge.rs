@@ -1,7 +1,7 @@
 //! Runs modules on the same inputs as a reference, and tells which outputs are further apart than is allowed.
 
 use super::arguments::JudgeArgs;
-use super::difference::{LeafDifference, Tolerance, differences, moved};
+use super::difference::{LeafDifference, Measure, Tolerance, differences, measures, moved};
 use super::pairing::{Candidate, Reference, Ways};
 use crate::Failure;
 use crate::arrays::ChosenInputs;
@@ -28,6 +28,8 @@ struct Trial {
     inputs: Inputs,
     outputs: Outputs,
     tolerance: Tolerance,
+    /// How each output is measured.
+    measures: Vec<Measure>,
     /// Whether the tolerance knows what moved inputs change.
     is_widened: bool,
 }
@@ -42,15 +44,17 @@ pub(crate) struct Verdict {
     pub n_devices: usize,
     /// Whether the outputs are those of a global program.
     pub is_global: bool,
-    /// How much NaN hides, for each output.
+    /// Trials in which what is hidden is counted: all but those with inputs of which NaN may come on purpose.
+    pub n_counted: usize,
+    /// How much NaN and infinities hide, for each output.
     pub hidden: Vec<Hidden>,
 }
 
-/// How many elements of an output are NaN in both programs.
+/// How many elements of an output are NaN in both programs, or infinite as all of it.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Hidden {
     /// In the trial that hides the least, over all devices.
-    pub n_nan: usize,
+    pub n_least: usize,
     /// Elements of the output, over all devices.
     pub n_elems: usize,
     /// In all trials together.
@@ -60,17 +64,17 @@ pub(crate) struct Hidden {
 impl Hidden {
     /// Whether so much is hidden in every trial that "the same" would say nothing.
     pub(crate) fn is_undecided(self) -> bool {
-        self.n_nan as f64 > MOST_HIDDEN * self.n_elems as f64
+        self.n_least as f64 > MOST_HIDDEN * self.n_elems as f64
     }
 
     /// The same after one more trial.
     fn after(self, trial: u64, leaf: &LeafDifference) -> Hidden {
-        let n_nan = if trial == 0 { leaf.n_nan } else { self.n_nan.min(leaf.n_nan) };
-        Hidden { n_nan, n_elems: leaf.n_elems, n_in_all: self.n_in_all + leaf.n_nan }
+        let n_least = if trial == 0 { leaf.n_hiding } else { self.n_least.min(leaf.n_hiding) };
+        Hidden { n_least, n_elems: leaf.n_elems, n_in_all: self.n_in_all + leaf.n_hiding }
     }
 }
 
-/// The share of an output's elements that may be NaN in both programs.
+/// The share of an output's elements that may be hidden.
 const MOST_HIDDEN: f64 = 0.01;
 
 impl Verdict {
@@ -79,7 +83,7 @@ impl Verdict {
         self.leaves.iter().all(|leaf| leaf.first.is_none())
     }
 
-    /// Whether no output differs, but NaN hides too much of one of them.
+    /// Whether no output differs, but too much of one of them is hidden.
     pub(crate) fn is_undecided(&self) -> bool {
         self.is_same() && self.hidden.iter().any(|hidden| hidden.is_undecided())
     }
@@ -133,28 +137,36 @@ impl<'a> Judge<'a> {
         })?;
         let n_trials = if self.args.inputs.inputs.is_some() { 1 } else { self.args.trials };
         let (n_devices, is_global) = (self.reference.module().n_devices(), self.reference.is_global());
-        let mut verdict = Verdict { trial: 0, leaves: Vec::new(), n_devices, is_global, hidden: Vec::new() };
+        let mut verdict =
+            Verdict { trial: 0, leaves: Vec::new(), n_devices, is_global, n_counted: 0, hidden: Vec::new() };
         let mut ways: Option<Ways> = None;
         for trial in 0..n_trials {
             self.prepare(trial, console)?;
-            let Some(Trial { inputs, outputs, tolerance, is_widened }) = self.trials.get(trial as usize) else { break };
-            let (mut tolerance, is_widened) = (*tolerance, *is_widened);
+            let Some(Trial { inputs, outputs, tolerance, measures, is_widened }) = self.trials.get(trial as usize)
+            else {
+                break;
+            };
+            let (mut tolerance, mut measures, is_widened) = (*tolerance, measures.clone(), *is_widened);
             let ways = ways.get_or_insert_with(|| Ways::of(&candidate, outputs.leaves.len()));
             let wrong = |error: EvalError| elided::failure(name, &error);
             let found = candidate.run(inputs, &self.options()).map_err(wrong)?;
-            let mut leaves = ways.differences(&candidate, (outputs, &found), tolerance).map_err(wrong)?;
+            let mut leaves = ways.differences(&candidate, (outputs, &found), (tolerance, &measures)).map_err(wrong)?;
             if !is_widened && leaves.iter().any(|leaf| leaf.first.is_some()) {
                 let (moved, _) = self.run_reference(&moved(inputs))?;
-                tolerance = tolerance.widened(&differences(outputs, &moved, tolerance));
-                leaves = ways.differences(&candidate, (outputs, &found), tolerance).map_err(wrong)?;
+                let moved = differences(outputs, &moved, (tolerance, &measures));
+                (tolerance, measures) = tolerance.widened(&measures, &moved);
+                leaves = ways.differences(&candidate, (outputs, &found), (tolerance, &measures)).map_err(wrong)?;
             }
             if let Some(kept) = self.trials.get_mut(trial as usize).filter(|_| !leaves.is_empty()) {
-                kept.is_widened |= tolerance != kept.tolerance;
-                kept.tolerance = tolerance;
+                kept.is_widened |= tolerance != kept.tolerance || measures != kept.measures;
+                (kept.tolerance, kept.measures) = (tolerance, measures);
             }
             verdict.hidden.resize(leaves.len(), Hidden::default());
-            for (hidden, leaf) in verdict.hidden.iter_mut().zip(&leaves) {
-                *hidden = hidden.after(trial, leaf);
+            if !self.chosen.may_give_nan(trial) {
+                for (hidden, leaf) in verdict.hidden.iter_mut().zip(&leaves) {
+                    *hidden = hidden.after(trial, leaf);
+                }
+                verdict.n_counted += 1;
             }
             verdict = Verdict { trial, leaves, ..verdict };
             if !verdict.is_same() {
@@ -175,10 +187,11 @@ impl<'a> Judge<'a> {
             console.say(&format!("note: `{}`: {parting}: each device is compared with its own\n", self.name));
         }
         let tolerance = match self.args.rtol {
-            Some(share) => Tolerance { share, allows_ulp: false, absolute: self.args.atol },
+            Some(share) => Tolerance { share, is_said: true, ..Tolerance::floor(self.args.atol) },
             None => Tolerance::floor(self.args.atol),
         };
-        self.trials.push(Trial { inputs, outputs, tolerance, is_widened: self.args.rtol.is_some() });
+        let measures = measures(&inputs, &outputs);
+        self.trials.push(Trial { inputs, outputs, tolerance, measures, is_widened: self.args.rtol.is_some() });
         Ok(())
     }
 

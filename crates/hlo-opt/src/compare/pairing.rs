@@ -1,7 +1,7 @@
 //! Per-device programs and global ones: how a reference and what is compared with it are run on the same inputs, and which of their
 //! arrays belong together.
 
-use super::difference::{FirstDifference, LeafDifference, Tolerance, of_leaf};
+use super::difference::{FirstDifference, LeafDifference, Measure, Tolerance, of_leaf};
 use super::signature::{self, is_same_interface};
 use crate::Failure;
 use crate::arrays::ChosenInputs;
@@ -195,10 +195,11 @@ impl Ways {
         &mut self,
         candidate: &Candidate<'_>,
         (expected, found): (&Outputs, &Outputs),
-        tolerance: Tolerance,
+        (tolerance, measures): (Tolerance, &[Measure]),
     ) -> Result<Vec<LeafDifference>, EvalError> {
         let mut out = Vec::with_capacity(expected.leaves.len());
         for (leaf, (wholes, found)) in expected.leaves.iter().zip(&found.leaves).enumerate() {
+            let tolerance = tolerance.of_output(measures.get(leaf).copied().unwrap_or_default());
             let interface = match candidate {
                 Candidate::Devices(_) | Candidate::Global(_) => {
                     out.push(of_leaf(wholes, found, tolerance));

@@ -27,8 +27,8 @@ pub(crate) fn of_verdict(verdict: &Verdict, args: &JudgeArgs, reference: &Module
         let what = if verdict.is_undecided() { "undecided" } else { "the same" };
         let _ = writeln!(
             out,
-            "{what}: {n} outputs{of_program} on {devices} devices, {n_trials} {trials}; the largest difference is {worst:.1e} of an \
-             output's largest element"
+            "{what}: {n} outputs{of_program} on {devices} devices, {n_trials} {trials}; the largest difference is {worst:.1e} of what \
+             its output is measured by"
         );
         note_nans(verdict, reference, &mut out);
         return out;
@@ -77,16 +77,18 @@ fn table(verdict: &Verdict, reference: &Module, out: &mut String) {
     let _ = writeln!(out, "{n_rows} of {} outputs differ", verdict.leaves.len());
 }
 
-/// Says where NaN in both programs hides differences, and lists the outputs of which it hides too much.
+/// Says where NaN or infinities in both programs hide differences, and lists the outputs of which they hide too much.
 fn note_nans(verdict: &Verdict, reference: &Module, out: &mut String) {
     let n_in_all: usize = verdict.hidden.iter().map(|hidden| hidden.n_in_all).sum();
     if n_in_all == 0 {
         return;
     }
     let n_elems: usize = verdict.hidden.iter().map(|hidden| hidden.n_elems).sum();
-    let n_compared = n_elems * (verdict.trial as usize + 1);
-    let _ =
-        writeln!(out, "note: {n_in_all} of {n_compared} elements are NaN in both programs, which hides differences");
+    let n_compared = n_elems * verdict.n_counted;
+    let _ = writeln!(
+        out,
+        "note: {n_in_all} of {n_compared} elements are NaN in both programs, or infinite as all of their output, which hides differences"
+    );
     let undecided = verdict.hidden.iter().enumerate().filter(|(_, hidden)| hidden.is_undecided());
     let n_undecided = undecided.clone().count();
     if n_undecided == 0 {
@@ -94,19 +96,19 @@ fn note_nans(verdict: &Verdict, reference: &Module, out: &mut String) {
     }
     let names = output_names(reference);
     let shapes = result_leaves(reference);
-    let _ = writeln!(out, "{:>6}  {:<24} {:>12} {:>12}", "output", "shape", "NaN at least", "of");
+    let _ = writeln!(out, "{:>6}  {:<24} {:>12} {:>12}", "output", "shape", "hidden", "of");
     for (i, hidden) in undecided.take(MAX_ROWS) {
         let shape = shapes.get(i).map(shown).unwrap_or_default();
         let name = names.get(i).map_or(String::new(), |name| format!("  {name}"));
-        let _ = writeln!(out, "{i:>6}  {shape:<24} {:>12} {:>12}{name}", hidden.n_nan, hidden.n_elems);
+        let _ = writeln!(out, "{i:>6}  {shape:<24} {:>12} {:>12}{name}", hidden.n_least, hidden.n_elems);
     }
     if n_undecided > MAX_ROWS {
         let _ = writeln!(out, "   and {} outputs more", n_undecided - MAX_ROWS);
     }
     let _ = writeln!(
         out,
-        "{n_undecided} of {} outputs are NaN in more than 1 % of their elements in every trial: choose inputs for which the program \
-         gives numbers (--draw, --inputs)",
+        "{n_undecided} of {} outputs are NaN in more than 1 % of their elements, or infinite, in every trial: choose inputs for \
+         which the program gives numbers (--draw, --inputs)",
         verdict.hidden.len()
     );
 }
