@@ -1,7 +1,8 @@
-//! `compare` sees faults of one element in the updates of Adam steps on inputs that it draws by itself.
+//! `compare` sees faults on inputs that it draws by itself.
 //!
-//! A fault negates one element of a value that is computed in the shape of a weight: a gradient, a moment, a step. It stands in a copy
-//! of the program, and the copy is compared with the program.
+//! Those of one element stand in the updates of Adam steps. A fault negates one element of a value that is computed in the shape of a weight: a gradient, a moment, a step. It stands in a copy
+//! of the program, and the copy is compared with the program. Those of `tests/planted` stand in a line: in branches
+//! that small integers and normal floats do not take, in small terms beside large ones, at the edges of what is indexed.
 
 use crate::lockstep::parse;
 use crate::tool::run;
@@ -112,4 +113,54 @@ fn compare_sees_faults_of_one_element_in_the_updates_of_adam() {
         STEPS.len() * N_FAULTS,
         unseen.join("\n")
     );
+}
+
+/// The programs of `tests/planted` with their faults: `// fault: LINE -> LINE`.
+#[test]
+fn compare_sees_faults_that_few_inputs_reach() {
+    let folder = std::env::temp_dir().join(format!("hlo-opt-planted-lines-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let samples = root().join("../tests/planted");
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(&samples).expect("the samples").map(|entry| entry.expect("a file").path()).collect();
+    paths.sort();
+    let (mut unseen, mut n_faults) = (Vec::new(), 0);
+    for path in paths {
+        let text = std::fs::read_to_string(&path).expect("a sample");
+        let (code, said) = compared(&path, &path);
+        assert!(code == 0, "{}: {code} {said}", path.display());
+        for fault in text.lines().filter_map(|line| line.strip_prefix("// fault: ")) {
+            let (right, wrong) = fault.split_once(" -> ").expect("a line and a line");
+            let program: String =
+                text.lines().filter(|line| !line.starts_with("//")).map(|line| line.to_string() + "\n").collect();
+            let faulty = program.replacen(right, wrong, 1);
+            assert!(faulty != program, "{}: {fault}", path.display());
+            let file = folder.join("faulty.hlo");
+            std::fs::write(&file, faulty).expect("a file");
+            let (code, said) = compared(&path, &file);
+            n_faults += 1;
+            if code != 4 {
+                unseen.push(format!("{}: {fault}: {code} {said}", path.display()));
+            }
+        }
+    }
+    std::fs::remove_dir_all(&folder).expect("the folder");
+    assert!(
+        unseen.is_empty() && n_faults >= 40,
+        "{} of {n_faults} faults are not seen\n{}",
+        unseen.len(),
+        unseen.join("\n")
+    );
+}
+
+/// Where nothing is finite, nothing can be told.
+#[test]
+fn outputs_without_a_finite_element_are_undecided() {
+    let file = std::env::temp_dir().join(format!("hlo-opt-infinite-{}.hlo", std::process::id()));
+    let text = "HloModule m\n\nENTRY main {\n  x = f32[4] parameter(0)\n  i = f32[] constant(inf)\n  b = f32[4] broadcast(i), \
+                dimensions={}\n  ROOT r = f32[4] multiply(x, b)\n}\n";
+    std::fs::write(&file, text).expect("a file");
+    let (code, said) = compared(&file, &file);
+    std::fs::remove_file(&file).expect("the file");
+    assert!(code == 5 && said.contains("or infinite"), "{code} {said}");
 }

@@ -56,7 +56,7 @@ impl Arguments {
     pub(crate) fn parse_words(
         words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> clap::error::Result<Arguments> {
-        let mut grammar = Arguments::command();
+        let mut grammar = takes_negative_numbers(Arguments::command());
         let matches = grammar.try_get_matches_from_mut(words)?;
         if let Some((command, _)) = matches.subcommand() {
             let is_for_all = |id: &str| grammar.get_arguments().any(|arg| arg.get_id() == id && arg.is_global_set());
@@ -72,8 +72,60 @@ impl Arguments {
                 return Err(grammar.error(ErrorKind::ArgumentConflict, text));
             }
         }
-        Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut grammar))
+        let arguments = Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut grammar))?;
+        let is_said = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        match arguments.optimize.without_effect(is_said).filter(|_| arguments.command.is_none()) {
+            Some(text) => Err(grammar.error(ErrorKind::ArgumentConflict, text)),
+            None => Ok(arguments),
+        }
     }
+}
+
+impl OptimizeArgs {
+    /// An option that is said and that these options leave without effect, and what it needs.
+    fn without_effect(&self, is_said: impl Fn(&str) -> bool) -> Option<&'static str> {
+        let is_hlo = self.emit == Emit::Hlo;
+        let has_center = matches!(self.emit, Emit::Dot | Emit::ShardingSvg);
+        let is_text = self.output_format == OutputFormat::Text;
+        let is_lowered = self.emit.is_of_plan() || self.preset.is_some();
+        let needs = [
+            (
+                "around",
+                has_center,
+                "`--around` says what a picture shows: expected `--emit dot` or `--emit sharding-svg` beside it",
+            ),
+            (
+                "depth",
+                self.emit == Emit::Dot && self.around.is_some(),
+                "`--depth` says how much a graph shows: expected `--emit dot` and `--around` beside it",
+            ),
+            (
+                "matmul",
+                is_lowered,
+                "`--matmul` says how plans multiply: expected `--emit plan`, another form of it, or `--preset gpu` beside it",
+            ),
+            (
+                "output_format",
+                is_hlo,
+                "`--output-format` says how HLO is written: expected no `--emit` of something else beside it",
+            ),
+            (
+                "format",
+                is_hlo && is_text,
+                "`--format` says how HLO text is written: expected no `--emit` of something else and no `--output-format proto` beside it",
+            ),
+        ];
+        needs.into_iter().find(|&(id, has_effect, _)| is_said(id) && !has_effect).map(|(_, _, text)| text)
+    }
+}
+
+/// The same grammar, where a negative number after an option is its value: who reads it says what is expected.
+fn takes_negative_numbers(command: clap::Command) -> clap::Command {
+    let takes = |arg: clap::Arg| {
+        let has_value = arg.get_action().takes_values() && !arg.is_positional();
+        if has_value { arg.allow_negative_numbers(true) } else { arg }
+    };
+    command.mut_args(takes).mut_subcommands(takes_negative_numbers)
 }
 
 /// The names of the commands that help lists.

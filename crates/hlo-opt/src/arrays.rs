@@ -64,10 +64,7 @@ impl<'a> ChosenInputs<'a> {
         let like = self.args.like.as_ref().map(|path| load_one(path, console)).transpose()?;
         let inputs = draw_inputs(module, like.as_ref(), &self.options(module, trial));
         let mut inputs = inputs.map_err(|e| Failure::File(e.to_string()))?;
-        // Who says by name which devices get the same may break a promise.
-        if self.same == Same::Auto {
-            keep_promises(&mut inputs, &self.promises);
-        }
+        keep_promises(&mut inputs, &self.promises);
         Ok(inputs)
     }
 

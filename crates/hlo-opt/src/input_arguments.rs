@@ -49,13 +49,13 @@ pub(crate) struct InputArgs {
     /// One word for each entry leaf: nS (normal of scale S), pS (its magnitude), uS (uniform below S), intK (integers below K), or a number
     ///
     /// Leaves without a word are drawn as the program needs them. What reaches a root, a logarithm or a divisor by steps that keep its sign is
-    /// positive. Indices keep to their bounds, and exceed them in every third trial. All others are n1, and integers int8.
+    /// positive. Indices keep to their bounds. All others are n1, and integers int8. Trials after the first look further (`compare --trials`).
     #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
     pub draw: String,
-    /// Devices that get the same inputs: auto (as the entry and --replicated-params say), all, none, or leaves for all
+    /// Devices that get the same inputs, besides what --replicated-params promises: auto (as the entry says), all, none, or leaves for all
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     pub same: String,
-    /// Entry leaves equal on all devices, drawn so by --same auto: 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
+    /// Entry leaves equal on all devices, and drawn so: 0-12,14 | all | /REGEX/ | like:FILE | stacked:0-12
     #[arg(long, value_name = "SPEC")]
     pub replicated_params: Option<String>,
     /// Take the shardings for --same auto from this module

@@ -143,8 +143,27 @@ pub struct Preset {
     options: &'static [OptionInfo],
     /// The ways with `objective=time`.
     by_time: &'static [WayText],
-    /// The ways with `objective=memory`.
-    by_memory: &'static [WayText],
+    /// What it takes with `objective=memory`.
+    by_memory: ByMemory,
+}
+
+/// The ways with `objective=memory`, and which of them is taken.
+enum ByMemory {
+    /// There is no such objective.
+    None,
+    /// The one with the least peak; of several the fastest.
+    Least(&'static [WayText]),
+    /// The fastest that takes no more than the first: all have their state in the same form.
+    Fastest(&'static [WayText]),
+}
+
+impl ByMemory {
+    fn ways(&self) -> &'static [WayText] {
+        match self {
+            ByMemory::None => &[],
+            ByMemory::Least(ways) | ByMemory::Fastest(ways) => ways,
+        }
+    }
 }
 
 /// One way to run a module.
@@ -186,7 +205,7 @@ const fn options(objective: &'static str) -> [OptionInfo; 9] {
             name: "objective",
             kind: OptionKind::Word(&["time", "memory"]),
             default: objective,
-            help: "time: what is predicted to be fastest, never slower than the input; memory: every update in shards",
+            help: "time: what is predicted to be fastest, never slower than the input; memory: what takes the least at its peak",
         },
         OptionInfo {
             name: "cluster",
@@ -319,13 +338,15 @@ pub const PRESETS: [Preset; 5] = [
             way("gradients summed once, the batch in parts, few collectives", Some(1), IN_PARTS_COMBINED),
             way("updates in shards, the batch in parts", Some(3), IN_PARTS),
             way("updates in shards, the batch in parts, few collectives", Some(3), IN_PARTS_COMBINED),
+            // What pays is asked of each update alone, which their sum need not follow.
+            way("every update in shards", Some(1), "shard-weight-update{profit=always},dce"),
         ],
-        by_memory: &[
-            last_resort("as it is", None, ""),
-            reference("gradients summed once", None, PREPARE),
+        by_memory: ByMemory::Least(&[
+            way("as it is", None, ""),
+            way("gradients summed once", None, PREPARE),
             way("updates in shards", Some(1), "shard-weight-update,dce"),
             way("updates in shards, few collectives", Some(2), COMBINE),
-        ],
+        ]),
     },
     Preset {
         name: "sharded-state",
@@ -359,7 +380,7 @@ pub const PRESETS: [Preset; 5] = [
                 GATHER_AHEAD_COMBINED,
             ),
         ],
-        by_memory: &[
+        by_memory: ByMemory::Fastest(&[
             reference("as it is", None, ""),
             reference("gradients summed once", None, PREPARE),
             way("all state in shards", Some(1), SHARD_STATE),
@@ -368,7 +389,7 @@ pub const PRESETS: [Preset; 5] = [
             way("all state in shards, layers gathered ahead", Some(2), GATHER_AHEAD),
             way("all state in shards, layers gathered ahead, few collectives", Some(2), GATHER_AHEAD_COMBINED),
             last_resort("as it is, no state in shards", Some(0), WHOLE_STATE),
-        ],
+        ]),
     },
     Preset {
         name: "auto-spmd",
@@ -402,10 +423,10 @@ pub const PRESETS: [Preset; 5] = [
             ),
             way("shardings in Shardy's order, exchanges once, the batch in parts", Some(13), IN_PARTS_COMBINED),
         ],
-        by_memory: &[
+        by_memory: ByMemory::Least(&[
             way("shardings in Shardy's order, fewest bytes", None, SPMD_SHARDY_BYTES),
             way("shardings in Shardy's order, fewest bytes, updates in shards", Some(0), "shard-weight-update,dce"),
-        ],
+        ]),
     },
     Preset {
         name: "auto-parallel",
@@ -437,7 +458,7 @@ pub const PRESETS: [Preset; 5] = [
             way("Megatron, exchanges once, the batch in parts", Some(9), IN_PARTS_COMBINED),
             way("the whole step on every device", None, PLAN_WHOLE),
         ],
-        by_memory: &[],
+        by_memory: ByMemory::None,
     },
     Preset {
         name: "gpu",
@@ -445,7 +466,7 @@ pub const PRESETS: [Preset; 5] = [
         help: "a per-device module as the GPU backend takes it; --emit other than hlo runs it last",
         options: &[CLUSTER, DEVICE, TF32],
         by_time: &[way("fused", None, GPU)],
-        by_memory: &[],
+        by_memory: ByMemory::None,
     },
 ];
 
@@ -475,7 +496,7 @@ const ZERO: Preset = Preset {
         way("auto", Some(15), COMBINE),
         way("auto", Some(15), GATHER_AHEAD_COMBINED),
     ],
-    by_memory: &[],
+    by_memory: ByMemory::None,
 };
 
 /// The ways of `plan zero` on a cluster that is named for itself, or else on a machine, whose devices have so many bytes for the step.
@@ -498,7 +519,7 @@ const UNSHARDED: Preset = Preset {
     help: "the module with its collectives combined",
     options: BY_TIME,
     by_time: &[way("as it is", None, ""), way("in few collectives", Some(0), COMBINE)],
-    by_memory: &[],
+    by_memory: ByMemory::None,
 };
 
 /// A sharded interface in which nothing is cut: no gradient has so many bytes.
@@ -606,7 +627,9 @@ impl Preset {
         let limits_memory = self.options.iter().any(|option| option.name == MEMORY_LIMIT);
         let memory_limit = if limits_memory { options.int(MEMORY_LIMIT).unsigned_abs() } else { 0 };
         let memory_limit = Some(memory_limit).filter(|&bytes| bytes > 0);
-        let texts = if options.text("objective") == "memory" { self.by_memory } else { self.by_time };
+        let by_memory = self.by_memory.ways();
+        let is_for_memory = !by_memory.is_empty() && options.text("objective") == "memory";
+        let texts = if is_for_memory { by_memory } else { self.by_time };
         // Ways that a limit asks for are the last ones.
         let n_asked = match memory_limit {
             Some(_) => texts.len(),
@@ -647,7 +670,7 @@ impl Preset {
         let machine = machine.map_err(|error| Failure::Usage(format!("--preset: {error}")))?;
         let unknown_trip_count = options.int("unknown-trip-count").max(1) as u64;
         let takes_memory = self.options.iter().any(|option| option.name == MOST_MEMORY);
-        let is_for_memory = !self.by_memory.is_empty() && options.text("objective") == "memory";
+        let takes_least_memory = is_for_memory && matches!(self.by_memory, ByMemory::Least(_));
         let most_memory = match (takes_memory, is_for_memory) {
             (_, true) => Some(MemoryBound { times: 1.0, spare_bytes: 0 }),
             (true, false) => Some(MemoryBound { times: options.float(MOST_MEMORY), spare_bytes: SPARE_BYTES }),
@@ -665,6 +688,7 @@ impl Preset {
             machine,
             as_compiled,
             frequency_options,
+            takes_least_memory,
             most_memory,
             memory_limit,
             least_gain,
@@ -682,9 +706,15 @@ pub fn list() -> String {
             let value = format!("{}={}", option.name, option.kind.describe());
             let _ = writeln!(out, "    {value}  {} (default {})", option.help, option.default);
         }
-        for (objective, ways) in [("time", preset.by_time), ("memory", preset.by_memory)] {
-            if !preset.by_memory.is_empty() {
-                let _ = writeln!(out, "    objective={objective}: the fastest of");
+        let by_memory = preset.by_memory.ways();
+        let least = if matches!(preset.by_memory, ByMemory::Least(_)) {
+            "the one with the least peak of"
+        } else {
+            "the fastest of"
+        };
+        for (objective, ways, taken) in [("time", preset.by_time, "the fastest of"), ("memory", by_memory, least)] {
+            if !by_memory.is_empty() {
+                let _ = writeln!(out, "    objective={objective}: {taken}");
             }
             for way in ways.iter().filter(|way| way.role != Role::Reference) {
                 let mut pipeline = Vec::new();
@@ -710,7 +740,7 @@ mod tests {
     fn a_way_goes_on_from_the_one_that_its_name_begins_with() {
         let mut n_continued = 0;
         for preset in PRESETS.iter().chain([&ZERO, &UNSHARDED]) {
-            for ways in [preset.by_time, preset.by_memory] {
+            for ways in [preset.by_time, preset.by_memory.ways()] {
                 for (number, way) in ways.iter().enumerate() {
                     let Some(before) = way.after else { continue };
                     assert!(before < number, "{}: `{}` goes on from a later way", preset.name, way.name);

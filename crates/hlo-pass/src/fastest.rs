@@ -61,6 +61,8 @@ pub struct Ways {
     pub as_compiled: Option<AsCompiled>,
     /// How often loops run where the module does not say.
     pub frequency_options: FrequencyOptions,
+    /// Whether the way with the least peak memory is taken, and the fastest only of several with the same.
+    pub takes_least_memory: bool,
     /// How much peak memory a way may need; `None` if memory does not count.
     pub most_memory: Option<MemoryBound>,
     /// Bytes that a way's module may take at its peak; `None` if there is no limit.
@@ -142,7 +144,8 @@ impl Ways {
         options: RunOptions<'_>,
     ) -> Result<(RunSummary, WayChoice), RunError> {
         let RunOptions { check, after_pass, measures_peaks, deadline } = options;
-        let measures_peaks = measures_peaks || self.most_memory.is_some() || self.memory_limit.is_some();
+        let measures_peaks =
+            measures_peaks || self.most_memory.is_some() || self.memory_limit.is_some() || self.takes_least_memory;
         let plain = || RunOptions { check, after_pass: None, measures_peaks, deadline };
         let slots: Vec<Slot> = self.ways.iter().map(|_| Slot::default()).collect();
         let mut errors = Vec::new();
@@ -238,7 +241,7 @@ impl Ways {
 
     /// The first way, if no other saves the least share of its time. Else, of the ways that are as fast as the fastest by this measure,
     /// the one whose kernels and collectives together take least: what is hidden behind other work in a prediction may not be in
-    /// a run. Ways that need more memory than they may are left out.
+    /// a run. Ways that need more memory than they may are left out, or all that need more than the least.
     fn fastest(&self, figures: &[Option<Figures>]) -> usize {
         let known = self.ways.iter().zip(figures).enumerate();
         let known =
@@ -249,6 +252,12 @@ impl Ways {
             .most_memory
             .zip(first_bytes)
             .map(|(bound, bytes)| bound.times * bytes as f64 + bound.spare_bytes as f64);
+        let most_bytes = if self.takes_least_memory {
+            let least = known.iter().filter_map(|(_, figures)| figures.peak_bytes).min();
+            least.map(|bytes| bytes as f64 * (1.0 + self.least_gain))
+        } else {
+            most_bytes
+        };
         let fits = |figures: &Figures| match (most_bytes, figures.peak_bytes) {
             (Some(most), Some(own)) => own as f64 <= most,
             (_, _) => true,

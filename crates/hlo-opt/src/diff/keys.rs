@@ -2,7 +2,8 @@
 
 use cranelift_entity::SecondaryMap;
 use hlo_ir::attrs::{Attrs, FieldMut, Marks};
-use hlo_ir::{CompId, InstId, Module, ShapeId};
+use hlo_ir::print::canonical;
+use hlo_ir::{CompId, InstId, Module, ShapeId, TextForm};
 use hlo_sort::SharedSort;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -23,8 +24,9 @@ fn hash(value: impl Hash) -> u64 {
 }
 
 impl Keys {
-    /// Numbers everything; linear in the module.
+    /// Numbers everything, in XLA's normal forms of attributes and annotations; linear in the module.
     pub(super) fn of(module: &Module) -> Keys {
+        let module = &canonical(module, TextForm::Long);
         let mut keys = Keys { own: SecondaryMap::new(), value: SecondaryMap::new(), comp: SecondaryMap::new() };
         let mut shapes: SecondaryMap<ShapeId, u64> = SecondaryMap::new();
         for comp in module.callees_first(module.computations()) {
@@ -41,7 +43,7 @@ impl Keys {
                     shapes[id]
                 };
                 let attrs = attributes(&instruction.attrs, &mut shape);
-                let marks = instruction.marks.as_deref().map(marks);
+                let marks = marks(instruction.marks.as_deref().unwrap_or(&Marks::default()));
                 keys.own[inst] = hash((instruction.opcode, shape(instruction.shape), attrs, marks));
                 let operands: Vec<u64> = instruction.operands.iter().map(|&operand| keys.value[operand]).collect();
                 keys.value[inst] = hash((keys.own[inst], called, operands));

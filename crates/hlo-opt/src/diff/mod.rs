@@ -13,6 +13,7 @@ pub(crate) use script::{Lines, Mark};
 
 use arguments::{DiffArgs, DiffFormat};
 use hlo_ir::Module;
+use hlo_sort::SharedSort;
 use keys::Keys;
 use matching::{Matching, Side};
 use std::fmt::Write;
@@ -69,6 +70,12 @@ pub(crate) fn differences(a: &Module, b: &Module, context: usize) -> (String, Li
     (counts.to_string(), lines)
 }
 
+fn sorted(attributes: &[(String, String)]) -> Vec<&(String, String)> {
+    let mut sorted: Vec<&(String, String)> = attributes.iter().collect();
+    sorted.shared_sort();
+    sorted
+}
+
 /// A line for each field of the header that differs and says something of what is computed.
 fn headers(a: &Module, b: &Module) -> Vec<String> {
     let (x, y) = (&a.header, &b.header);
@@ -84,7 +91,7 @@ fn headers(a: &Module, b: &Module) -> Vec<String> {
     for (what, differs) in [
         ("input_output_alias", x.input_output_alias != y.input_output_alias),
         ("buffer_donor", x.buffer_donor != y.buffer_donor),
-        ("frontend_attributes", x.frontend_attributes != y.frontend_attributes),
+        ("frontend_attributes", sorted(&x.frontend_attributes) != sorted(&y.frontend_attributes)),
     ] {
         if differs {
             out.push(format!("header: another {what}\n"));

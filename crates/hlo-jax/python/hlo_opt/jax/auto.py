@@ -11,7 +11,7 @@ from hlo_opt.arguments import checked_bytes, checked_deadline, checked_flag, che
 from hlo_opt.jax.held import around, jitted_of
 from hlo_opt.jax.partition import Options, PartitionError, PartitionStep
 from hlo_opt.jax.sharding import checked_machine
-from hlo_opt.jax.switch import is_switched_off
+from hlo_opt.jax.switch import is_switched_off, why_off
 from hlo_opt.jax.wrapped import check_version
 from jax.sharding import Mesh, NamedSharding
 
@@ -32,8 +32,11 @@ class AutoStep(PartitionStep):
         The arguments may be ``jax.ShapeDtypeStruct``. Arguments that the step does not read are whole.
 
         Raises:
-            PartitionError: the step runs as it was, so that no plan says how anything is cut.
+            PartitionError: the step runs as it was, so that no plan says how anything is cut; the message says why.
         """
+        reason = why_off()
+        if reason is not None:
+            raise PartitionError(f"no shardings: {reason}")
         plan = self.plan(*args, **kwargs)
         if plan.declined is not None:
             raise PartitionError(f"no shardings: {plan.declined}")
