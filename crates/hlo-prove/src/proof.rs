@@ -272,17 +272,25 @@ fn prove_freely(
     Ok((known.ok_or(Error::NoEntry)?, certificate))
 }
 
-/// Global programs with manual regions on the devices that their annotations name, if the headers name one alone.
+/// The modules on the devices that their annotations or collectives name, where their headers name one alone. A first module that names
+/// none anywhere, beside others whose headers do, is left as it is: it is the whole of which they take tiles. `None` if no count
+/// changes.
 fn on_named_devices(before: &Module, after: &[&Module]) -> Option<Vec<Module>> {
     let modules = || std::iter::once(before).chain(after.iter().copied());
-    let n_devices = find_n_devices(before);
-    let is_unnamed = modules().all(|module| module.n_devices() == 1 && global::has_regions(module));
+    let in_headers = modules().map(Module::n_devices).max().unwrap_or(1);
+    let n_devices = if in_headers > 1 { in_headers } else { modules().map(find_n_devices).max().unwrap_or(1) };
+    let gets_count = |module: &Module| module.n_devices() == 1 && (in_headers == 1 || find_n_devices(module) > 1);
+    if n_devices == 1 || !modules().any(gets_count) {
+        return None;
+    }
     let on_devices = |module: &Module| {
         let mut module = module.clone();
-        module.header.num_partitions = n_devices as i64;
+        if gets_count(&module) {
+            module.header.num_partitions = n_devices as i64;
+        }
         module
     };
-    (is_unnamed && n_devices > 1).then(|| modules().map(on_devices).collect())
+    Some(modules().map(on_devices).collect())
 }
 
 fn has_loops(module: &Module) -> bool {

@@ -470,3 +470,24 @@ fn tiles_that_do_not_fit_are_an_error() {
     let error = prove(&global, &local, &Options::default()).unwrap_err();
     assert_eq!(error.to_string(), "expected inputs the tiles of f32[8, 12], found f32[3, 12]");
 }
+
+#[test]
+fn devices_are_counted_by_annotations_where_headers_name_none() {
+    let program = |header: &str, op: &str| {
+        let text = format!(
+            "HloModule m{header}\n\nENTRY main {{\n  a = u32[4] parameter(0), sharding={{devices=[4]<=[4]}}\n  id = u32[] partition-id()\n  \
+             z = u32[] constant(0)\n  k = u32[] {op}(id, z)\n  b = u32[4] broadcast(k), dimensions={{}}\n  ROOT r = u32[4] add(a, b)\n}}\n"
+        );
+        hlo_text::parse_module(&text).expect("a module").module
+    };
+    for headers in [["", ""], [", num_partitions=4", ""], ["", ", num_partitions=4"]] {
+        let [before, after] = headers;
+        let proved = |a: &Module, b: &Module| {
+            let proof = prove(a, b, &Options::default()).expect("a pair");
+            assert_eq!(proof.n_devices, 4);
+            proof.is_proved()
+        };
+        assert!(!proved(&program(before, "multiply"), &program(after, "add")), "{headers:?}");
+        assert!(proved(&program(before, "add"), &program(after, "add")), "{headers:?}");
+    }
+}
