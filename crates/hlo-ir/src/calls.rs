@@ -38,7 +38,7 @@ impl Calls {
         let (mut last, mut known) = (None, HashSet::<(Opcode, CompId), FixedHash>::default());
         for &inst in &module.comp(comp).insts {
             let opcode = module.inst(inst).opcode;
-            let is_own = opcode.row().effects != Effects::OfCallees;
+            let is_own = !matches!(opcode.row().effects, Effects::OfCallees | Effects::Communicates);
             calls.has_own_effect |= is_own && module.has_effect(inst, &EntitySet::new());
             for callee in module.called(inst).into_iter().rev() {
                 // Most call what the one before calls.
@@ -53,8 +53,9 @@ impl Calls {
 
     /// Whether the computation has an effect that is seen from outside, given those it calls that have one.
     pub(crate) fn has_effect(&self, effectful: &EntitySet<CompId>) -> bool {
-        let runs_effect = |&(opcode, callee): &(Opcode, CompId)| {
-            opcode.row().effects == Effects::OfCallees && effectful.contains(callee)
+        let runs_effect = |&(opcode, callee): &(Opcode, CompId)| match opcode.row().effects {
+            Effects::OfCallees | Effects::Communicates => effectful.contains(callee),
+            Effects::Pure | Effects::Random | Effects::SideEffect | Effects::ByAttribute => false,
         };
         self.has_own_effect || self.called.iter().any(runs_effect)
     }

@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::inst_map::InstMap;
 use crate::literal::{ConstantValue, Literal};
 use crate::module::{CompId, InstId, Instruction, Module, Operands};
-use crate::op::{Effects, Opcode};
+use crate::op::{Effects, Flow, Opcode};
 use crate::shape::{ArrayShape, Shape};
 use cranelift_entity::EntitySet;
 
@@ -245,7 +245,7 @@ impl Module {
     }
 
     /// As [`Module::effectful_computations`], among `starts` and what they call.
-    fn effectful_among(&self, starts: &[CompId]) -> EntitySet<CompId> {
+    pub(crate) fn effectful_among(&self, starts: &[CompId]) -> EntitySet<CompId> {
         let mut effectful = EntitySet::new();
         for comp in self.callees_first(starts) {
             if self.known_calls(comp).has_effect(&effectful) {
@@ -266,12 +266,19 @@ impl Module {
 
     pub(crate) fn has_effect(&self, inst: InstId, effectful: &EntitySet<CompId>) -> bool {
         let instruction = self.inst(inst);
-        match instruction.opcode.row().effects {
-            // A collective without users may go, as XLA's own dead-code elimination has it: every device drops it.
-            Effects::Pure | Effects::Random | Effects::Communicates => false,
+        let row = instruction.opcode.row();
+        // What ends an asynchronous computation stays as long as what begins it.
+        if let (Flow::AsyncUpdate | Flow::AsyncDone, Some(&before)) = (row.flow, instruction.operands.first()) {
+            return self.has_effect(before, effectful);
+        }
+        match row.effects {
+            Effects::Pure | Effects::Random => false,
             Effects::SideEffect => true,
             Effects::ByAttribute => custom_target::has_effect(&instruction.attrs),
-            Effects::OfCallees => self.called(inst).iter().any(|&callee| effectful.contains(callee)),
+            // A collective without users may go, as XLA's own dead-code elimination has it: every device drops it.
+            Effects::Communicates | Effects::OfCallees => {
+                self.called(inst).iter().any(|&callee| effectful.contains(callee))
+            }
         }
     }
 

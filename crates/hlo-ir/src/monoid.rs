@@ -72,10 +72,13 @@ fn stored(dtype: DType, value: f64) -> Option<Scalar> {
     held.filter(|scalar| matches!(scalar, Scalar::Float(x) if *x == value))
 }
 
-/// The reduction of a computation that applies one op to its two scalar parameters, in either order; `None` for any
-/// other.
+/// The reduction of a computation that applies one op to its two scalar parameters, in either order, and has no effect
+/// besides; `None` for any other.
 pub fn find_monoid(module: &Module, comp: CompId) -> Option<Monoid> {
     let [a, b] = module.comp(comp).params.as_slice() else { return None };
+    if module.comp(comp).insts.len() > 3 && !module.effectful_among(&[comp]).is_empty() {
+        return None;
+    }
     monoid_of(module, module.comp(comp).root.expand()?, *a, *b)
 }
 

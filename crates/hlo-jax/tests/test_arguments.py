@@ -250,3 +250,9 @@ def test_wrong_arguments_of_modules_are_refused(call, error, message):
 def test_a_summary_names_no_option_of_the_command_line():
     _, report = Module.parse(SUM).run(preset="data-parallel")
     assert "--" not in report.summary and "machine names another" in report.summary
+
+
+def test_a_device_that_stands_twice_is_named():
+    devices = [jax.devices()[0]] * 3
+    with pytest.raises(ValueError, match=r"devices: expected each device once, found CpuDevice\(id=0\) 3 times"):
+        ho.auto(jax.jit(lambda x: x), devices=devices)

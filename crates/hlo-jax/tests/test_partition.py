@@ -229,6 +229,23 @@ def test_what_cannot_be_taken_over_runs_as_it_was():
         ho.partition(step_of(), strict=True)(params, OPTIMIZER.init(params), words_of(0))
 
 
+def test_rules_that_match_no_argument_are_named():
+    mesh = mesh_of(2, 4)
+    params = params_of()
+    arguments = (params, OPTIMIZER.init(params), words_of(0))
+    found = r"rules: expected a pattern that matches an argument, found 'nowhere'; arguments are params"
+    with pytest.warns(UserWarning, match=found):
+        ho.partition(step_of(), mesh=mesh, rules=[*RULES, ("nowhere", P())]).plan(*arguments)
+    with pytest.raises(ho.PartitionError, match=found):
+        ho.partition(step_of(), mesh=mesh, rules=[("nowhere", P("data"))], strict=True).plan(*arguments)
+
+
+def test_arguments_that_the_step_refuses_are_refused_in_its_own_words():
+    step = ho.partition(step_of(), mesh=mesh_of(2, 4), rules=RULES)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'words'"):
+        step.plan(params_of(), None)
+
+
 def test_wrong_arguments_are_named():
     mesh = mesh_of(2, 4)
     with pytest.raises(TypeError, match="nnx.jit or equinox.filter_jit returned, found the function <lambda>"):

@@ -42,6 +42,13 @@ def test_other_steps_are_off_too(make_step, monkeypatch):
     assert "is off: HLO_OPT=0 in the environment" in str(ho.report(step))
 
 
+def test_no_shardings_are_planned_where_auto_is_off(monkeypatch):
+    step = ho.auto(jax.jit(lambda x: x @ x.T))
+    monkeypatch.setenv("HLO_OPT", "off")
+    with pytest.raises(ho.PartitionError, match="no shardings: HLO_OPT=off in the environment"):
+        step.shardings(jax.ShapeDtypeStruct((8, 8), "float32"))
+
+
 @pytest.mark.parametrize("word", ON)
 def test_each_word_for_on_leaves_it_on(word, monkeypatch):
     monkeypatch.setenv("HLO_OPT", word)

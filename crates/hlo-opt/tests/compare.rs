@@ -147,17 +147,20 @@ fn the_pass_that_changes_the_results_is_named() {
     let folder = Folder::new("bisect");
     let step = sample("passes/shard-weight-update/adam-replicas.hlo");
     let pipeline = "simplify-algebra,cse,shard-weight-update{min-bytes=0},dce";
-    let common = ["bisect", &step, "--passes", pipeline, "--trials", "1"];
-    let out = folder.path("out");
-    // The promise that devices hold the same is kept, and then broken.
-    let kept = ["--replicated-params", "0-2", "--same", "0-2", "--out-dir", &out];
-    expect(&[&common[..], &kept].concat(), 0, &["no pass changes the results: 4 passes, "]);
-    assert!(!Path::new(&out).exists());
-    let broken = ["--replicated-params", "0-2", "--same", "none", "--out-dir", &out];
+    let common = ["bisect", &step, "--passes", pipeline, "--replicated-params", "0-2"];
+    let (out, unequal) = (folder.path("out"), folder.path("unequal.npz"));
+    // The promise that devices hold the same is kept by whatever is drawn, and broken by a file.
+    for same in ["none", "0-2", "auto"] {
+        let kept = ["--same", same, "--trials", "1", "--out-dir", &out];
+        expect(&[&common[..], &kept].concat(), 0, &["no pass changes the results: 4 passes, "]);
+        assert!(!Path::new(&out).exists());
+    }
+    expect(&["eval", &step, "--same", "none", "-o", &unequal, "--save-inputs"], 0, &[]);
+    let broken = ["--inputs", &unequal, "--out-dir", &out];
     expect(
         &[&common[..], &broken].concat(),
         4,
-        &["pass 3 of 4 changes the results: shard-weight-update\n", "different (seed 0)"],
+        &["pass 3 of 4 changes the results: shard-weight-update\n", "different (inputs of "],
     );
     let (before, after) = (folder.path("out/before.hlo"), folder.path("out/after.hlo"));
     expect(&["compare", &before, &after, "--same", "none"], 4, &[]);

@@ -70,8 +70,15 @@ fn split(
 ) -> Vec<InstId> {
     let source = module.inst(inst).clone();
     let shapes: Vec<Shape> = module.shape(inst).as_tuple().map(<[Shape]>::to_vec).unwrap_or_default();
+    let rule = source.opcode.row().collective;
+    let n_exchanged = rule.map_or(shapes.len(), |rule| module.n_exchanged(inst, rule));
     let mut parts = Vec::with_capacity(shapes.len());
     for (idx, (shape, &operand)) in shapes.into_iter().zip(&source.operands).enumerate() {
+        // Scalars that stand behind arrays are handed on.
+        if idx >= n_exchanged {
+            parts.push(operand);
+            continue;
+        }
         let hint = format!("{}.{idx}", module.inst_name(inst));
         let mut attrs = source.attrs.clone();
         channels.renew(&mut attrs);

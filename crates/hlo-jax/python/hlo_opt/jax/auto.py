@@ -138,6 +138,9 @@ def _devices(devices: Any) -> list[jax.Device]:
     others = [device for device in found if not hasattr(device, "platform")]
     if others:
         raise TypeError(f"devices: expected a sequence of jax.Device, found {others[0]!r} in it")
+    twice = next((device for number, device in enumerate(found) if device in found[:number]), None)
+    if twice is not None:
+        raise ValueError(f"devices: expected each device once, found {twice!r} {found.count(twice)} times")
     return found
 
 

@@ -74,11 +74,15 @@ class PartitionStep(WrappedStep):
             rules = [(re.compile(""), PartitionSpec())]
 
         name_of = argument_namer(self.unwrapped)
+        unused = {pattern.pattern for pattern, _ in rules}
+        names: list[str] = []
 
         def annotated(path: Any, leaf: Any) -> Any:
             name = name_of(path)
-            is_meant = lambda pattern: pattern.search(name) or pattern.search(by_place(path))
-            spec = next((spec for pattern, spec in rules if is_meant(pattern)), None)
+            names.append(name)
+            meant = [(pattern, spec) for pattern, spec in rules if pattern.search(name) or pattern.search(by_place(path))]
+            unused.difference_update(pattern.pattern for pattern, _ in meant)
+            spec = meant[0][1] if meant else None
             if spec is None or not hasattr(leaf, "shape"):
                 return leaf
             if len(spec) > len(leaf.shape):
@@ -86,7 +90,20 @@ class PartitionStep(WrappedStep):
             weak = bool(getattr(leaf, "weak_type", False))
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec), weak_type=weak)
 
-        return jax.tree.map_with_path(annotated, (args, kwargs))
+        given = jax.tree.map_with_path(annotated, (args, kwargs))
+        if unused:
+            first = next(pattern.pattern for pattern, _ in rules if pattern.pattern in unused)
+            what = f"rules: expected a pattern that matches an argument, found {first!r}; arguments are {_some(names)}"
+            if len(unused) == len(rules):
+                raise Declined(what)
+            self.warn(f"{self.__name__}: {what}")
+        return given
+
+
+def _some(names: list[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    shown = ", ".join(names[:6])
+    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
 
 
 @checks_names

@@ -115,10 +115,17 @@ class WrappedStep:
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """How calls with these arguments run; nothing is run. Arguments may be ``jax.ShapeDtypeStruct`` with a
-        sharding."""
+        sharding.
+
+        Raises:
+            Exception: the step itself fails with these arguments, and says it in its own words.
+        """
         dynamic, statics = self._split(args, kwargs)
         leaves, tree = jax.tree.flatten(dynamic)
-        return self._find(args, kwargs, leaves, (tree, statics, private.tracing_context()))
+        try:
+            return self._find(args, kwargs, leaves, (tree, statics, private.tracing_context()))
+        except NotTraced as error:
+            raise error.__cause__ or error from None
 
     @property
     def last_plan(self) -> Plan | None:
