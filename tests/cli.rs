@@ -277,6 +277,50 @@ fn wrong_usage_is_two_and_suggests_the_nearest() {
 }
 
 #[test]
+fn a_negative_number_is_a_value_that_is_refused() {
+    let step = sample("programs/mlp_sgd.hlo");
+    for (words, expected) in [
+        (["--timeout", "-1", &step, "-q"], "expected a positive number of seconds"),
+        (["--num-partitions", "-1", &step, "-q"], "-1 is not in 1..16777216"),
+        (["eval", &step, "--seed", "-1"], "invalid digit"),
+        (["audit", &step, "--max-peak-bytes", "-1"], "invalid digit"),
+    ] {
+        let Outcome { code, stdout, stderr } = run(&words);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{words:?}: {stderr}");
+        assert!(stderr.contains(expected) && !stderr.contains("tip:"), "{words:?}: {stderr}");
+    }
+}
+
+#[test]
+fn options_without_effect_are_refused() {
+    let step = sample("programs/mlp_sgd.hlo");
+    for (words, expected) in [
+        (&["--around", "%nope"][..], "expected `--emit dot` or `--emit sharding-svg`"),
+        (&["--emit", "dot", "--depth", "2"], "`--around` beside it"),
+        (&["--matmul", "tf32"], "expected `--emit plan`"),
+        (&["--emit", "plan", "--output-format", "proto"], "expected no `--emit` of something else"),
+        (&["--format", "long", "--output-format", "proto"], "no `--output-format proto`"),
+    ] {
+        let Outcome { code, stdout, stderr } = run(&[&[step.as_str(), "-q"][..], words].concat());
+        assert_eq!((code, stdout.as_str()), (2, ""), "{words:?}: {stderr}");
+        assert!(stderr.contains(expected), "{words:?}: {stderr}");
+    }
+}
+
+#[test]
+fn each_objective_takes_the_best_by_its_own_measure() {
+    // Where every update in shards is faster than those that pay alone.
+    let step = sample("programs/mlp_adam_summary.hlo");
+    let figures = |objective: &str| {
+        let (report, _) = preset(&format!("data-parallel{{objective={objective}}}"), &step);
+        let after = &report["modules"][0]["totals"]["after"];
+        (after["time"]["critical_path_s"].as_f64().expect("a time"), after["peak_bytes"].as_u64().expect("a peak"))
+    };
+    let ((time, of_fastest), (of_least, memory)) = (figures("time"), figures("memory"));
+    assert!(time <= of_least && memory <= of_fastest, "time {time} {of_fastest}, memory {of_least} {memory}");
+}
+
+#[test]
 fn errors_are_one_and_have_a_place() {
     for (text, place, what) in [
         (INVALID, "<stdin>:5:8", "shape"),
@@ -703,7 +747,7 @@ fn help_is_a_command_and_options_of_all_commands_stand_before_them() {
     assert_eq!(none.code, 0, "{}", none.stderr);
 }
 
-/// Of every pass and preset that has one, what a limit does that nothing can keep.
+/// Every pass and preset with a limit says what happens where nothing keeps it.
 #[test]
 fn a_limit_that_is_not_met_is_an_error_with_the_least_that_was_found() {
     let has_limit =

@@ -53,7 +53,7 @@ fn written(name: &str, text: &str) -> String {
     file.display().to_string()
 }
 
-/// What `audit` takes a file for: it refuses global programs alone.
+/// Whether `audit` takes a file for a global program: it refuses those alone.
 fn is_global(file: &Path) -> bool {
     let Outcome { code, stderr, .. } = run(&["audit", &file.display().to_string()]);
     let is_refused = stderr.contains("found a global program");

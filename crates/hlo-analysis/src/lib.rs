@@ -43,7 +43,7 @@ pub struct Analyses {
     pub params: ParamFacts,
     /// What the user said of loops.
     pub frequency_options: FrequencyOptions,
-    /// What is known of the module beside its text: whether it is the program of all devices together or of each
+    /// Facts about the module that its text does not say: whether it is the program of all devices together or of each
     /// device.
     pub program: Option<KnownProgram>,
     replication: Shared<Arc<Replication>>,

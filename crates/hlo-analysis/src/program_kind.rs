@@ -35,7 +35,7 @@ use hlo_ir::{CompId, InstId, Module, Opcode};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a module is a program of.
+/// The devices whose program a module is: each for itself, or all together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProgramKind {
     /// One device: there is nothing to tell apart.
@@ -55,7 +55,7 @@ pub enum DumpStage {
     AfterPartitioner,
 }
 
-/// What a decision rests on.
+/// The evidence for a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Evidence {
     /// The user says so.
@@ -98,12 +98,12 @@ pub enum Evidence {
     Nothing,
 }
 
-/// What a module is, and why.
+/// The kind of a module, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProgramDecision {
-    /// What it is.
+    /// The kind.
     pub kind: ProgramKind,
-    /// What that rests on.
+    /// The evidence for it.
     pub evidence: Evidence,
 }
 
@@ -239,7 +239,7 @@ impl KnownProgram {
         KnownProgram::of(ProgramDecision::new(ProgramKind::PerDevice, Evidence::Partitioned), module)
     }
 
-    /// What was decided.
+    /// The decision.
     pub fn decision(&self) -> ProgramDecision {
         self.decision
     }
@@ -283,7 +283,7 @@ pub fn decide(module: &Module, said: Option<ProgramKind>, stage: Option<DumpStag
     ProgramDecision::new(PerDevice, evidence)
 }
 
-/// What stands in the module itself.
+/// Decides by marks in the module itself.
 fn by_marks(module: &Module) -> Option<ProgramDecision> {
     use ProgramKind::{Global, PerDevice};
     let insts = || module.computations().iter().flat_map(|&comp| &module.comp(comp).insts).copied();

@@ -23,7 +23,7 @@ use hlo_ir::{InstId, Module, NumberClass, Opcode};
 /// Thresholds that are kept of a value. A counter of a loop has one more in each iteration.
 pub const MOST_VALUES: usize = 8;
 
-/// What the elements of one array leaf of the entry's parameters decide.
+/// Facts about one array leaf of the entry's parameters: how its elements decide which way the program takes.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct LeafThresholds {
     /// Values at which the program takes another way, in the order in which they were found.
@@ -36,7 +36,7 @@ pub struct LeafThresholds {
     pub ends_loop: bool,
 }
 
-/// What each array leaf of the entry's parameters decides, in order.
+/// Returns these facts for each array leaf of the entry's parameters, in order.
 pub fn find_thresholds(module: &Module) -> Vec<LeafThresholds> {
     let values = Values::find(module, Through::ALL, SharedCallees::Entered);
     let mut finder = Finder { module, values, found: SecondaryMap::new(), open: Vec::new(), reach: Vec::new() };
@@ -57,7 +57,7 @@ pub fn find_thresholds(module: &Module) -> Vec<LeafThresholds> {
     leaves
 }
 
-/// What is carried back to the operands of what computes a value, by ops that can be solved.
+/// A fact that is carried back from a value to its operands, by ops that can be solved.
 #[derive(Clone, Copy, PartialEq)]
 enum Need {
     /// The value is compared with this constant.
@@ -66,7 +66,7 @@ enum Need {
     Order,
 }
 
-/// What is carried back to all that a value is computed from.
+/// A fact that is carried back to everything from which a value is computed.
 #[derive(Clone, Copy)]
 enum Reach {
     Checked,
@@ -100,7 +100,7 @@ impl Finder<'_> {
         self.reach.extend(roots.map(|root| (root, Reach::Loop)));
     }
 
-    /// What an instruction asks of one of its operands.
+    /// Notes the facts that an instruction gives for one of its operands.
     fn of_operand(&mut self, value: ValueId, inst: InstId, operand: usize) {
         let module = self.module;
         let operands = &module.inst(inst).operands;
@@ -226,7 +226,7 @@ impl Finder<'_> {
         }
     }
 
-    /// What is asked of the operands of the instruction that computes a value.
+    /// Carries a fact about a value to the operands of the instruction that computes it.
     fn of_sources(&mut self, inst: InstId, need: Need) {
         let operands = &self.module.inst(inst).operands;
         if self.is_move(inst) {

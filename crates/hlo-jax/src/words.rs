@@ -4,7 +4,7 @@
 const RENAMED: [(&str, &str); 3] =
     [("pass", "passes"), ("timeout", "timeout_s"), ("list-checks", "`python -m hlo_opt audit --list-checks`")];
 
-/// What the command line adds to a message about its usage.
+/// The addition that the command line makes to a message about its usage.
 const HELP: [&str; 2] = ["\n\nUsage:", "\n\nFor more information"];
 
 /// A message of the command line as Python says it: options are arguments (`--replicated-params` is `replicated_params`), and hints at the

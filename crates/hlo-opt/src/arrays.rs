@@ -97,7 +97,7 @@ impl<'a> ChosenInputs<'a> {
     }
 }
 
-/// What a trial looks for beside wrong values.
+/// The inputs that a trial draws beside plain ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trial {
     /// Nothing.

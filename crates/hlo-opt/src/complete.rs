@@ -20,7 +20,7 @@ impl CountArgs {
     }
 }
 
-/// What a command takes.
+/// The kinds of modules that a command takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Takes {
     /// The program of each device; of a global one it says that its figures are those of whole values.
@@ -97,7 +97,7 @@ fn tell(module: &Module, decision: ProgramDecision, takes: Takes, console: &mut 
 /// How messages call a module from before a partitioner.
 pub(crate) const GLOBAL: &str = "a global program, from before a partitioner";
 
-/// What makes the program of each device of it.
+/// The advice that leads from a global program to that of each device.
 pub(crate) const PARTITION_FIRST: &str = "--preset auto-spmd writes the program of each device, and XLA dumps its own with \
                                           --xla_dump_hlo_pass_re=spmd.*";
 

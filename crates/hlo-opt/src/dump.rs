@@ -35,7 +35,7 @@ const ENDINGS: [&str; 4] = [".txt", ".hlo.pb", ".pb", ".hlo"];
 /// How names without these end, of dumps from before the partitioner.
 const BEFORE: [&str; 2] = ["before_optimizations", ".before_spmd-partitioning"];
 
-/// What stands in names of dumps right behind the partitioner.
+/// The part of a dump's name that says it was written right behind the partitioner.
 const AFTER_PARTITIONER: &str = ".after_spmd-partitioning.";
 
 /// How names of dumps from after all passes end.

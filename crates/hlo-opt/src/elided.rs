@@ -17,7 +17,7 @@ const MAX_BYTES: u64 = 1 << 30;
 /// Ends of the names of dumps, behind the name of the module.
 const STAGES: [&str; 3] = ["before_optimizations", "after_optimizations", "hlo_no_metadata"];
 
-/// What to do where a constant's elements are needed, and `file` leaves them out: take the file beside it that has them, or write one.
+/// The advice where a constant's elements are needed, and `file` leaves them out: take the file beside it that has them, or write one.
 pub(crate) fn advice(file: &Path, constant: &str) -> String {
     match sibling(file, constant) {
         Some(path) => format!("`{}` has the elements of %{constant}", path.display()),
@@ -31,7 +31,7 @@ pub(crate) fn failure(file: &str, error: &EvalError) -> Failure {
     Failure::File(format!("`{file}`: {error}{}", help.map(|help| format!("; {help}")).unwrap_or_default()))
 }
 
-/// What to add to the error about an instruction that cannot be lowered: advice if it is a constant without its elements.
+/// The addition to the error about an instruction that cannot be lowered: advice if it is a constant without its elements.
 pub(crate) fn hint(file: &Path, module: &Module, error: &GpuError) -> String {
     let GpuError::Unsupported { instruction, .. } = error else { return String::new() };
     let name = instruction.trim_start_matches('%');

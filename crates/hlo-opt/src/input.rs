@@ -81,7 +81,7 @@ pub(crate) struct Loaded {
     pub module: Module,
     /// What a proto said that the module cannot hold.
     pub kept: Kept,
-    /// What the module is a program of, by the user's word, its file's name and its text; `None` until it is completed.
+    /// The module's kind, by the user's word, its file's name and its text; `None` until it is completed.
     pub program: Option<ProgramDecision>,
     sources: SourceMap,
     n_inst_slots: usize,
@@ -246,12 +246,12 @@ impl Loaded {
         Loaded { module, kept, program: None, sources, n_inst_slots: 0, n_comp_slots: 0 }
     }
 
-    /// What the module is a program of.
+    /// The module's kind.
     pub(crate) fn decision(&self) -> ProgramDecision {
         self.program.unwrap_or_else(|| decide(&self.module, None, None))
     }
 
-    /// What is known of the module beside its text.
+    /// The facts about the module that its text does not say.
     pub(crate) fn known_program(&self) -> Option<KnownProgram> {
         self.program.and_then(|decision| KnownProgram::of(decision, &self.module))
     }

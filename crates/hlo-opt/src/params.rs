@@ -16,7 +16,7 @@ const MAX_SHOWN_BYTES: usize = 200;
 /// Leaves that were dropped from a promise and are named.
 const MAX_DROPPED: usize = 4;
 
-/// What `optimizer` promises, and what it leaves out.
+/// The leaves that `optimizer` promises, and those that it leaves out.
 fn told(module: &Module, promise: &OptimizerPromise) -> String {
     let OptimizerPromise { promised, dropped, .. } = promise;
     let promised = match promised.as_slice() {

@@ -122,7 +122,7 @@ const EXCHANGE_ONCE: &str = "hoist-invariants{exchanges=true},sink-all-reduce,re
                              all-reduce-to-reduce-scatter,dce";
 const SHARD_UPDATES: &str = "shard-weight-update{profit=auto},dce,combine-collectives{mode=variadic}";
 
-/// What modules a preset is about.
+/// The modules that a preset is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PresetInput {
     /// The program of each device.
@@ -137,13 +137,13 @@ pub struct Preset {
     pub name: &'static str,
     /// One line for `--list-passes`.
     pub help: &'static str,
-    /// What modules it is about.
+    /// The modules that it is about.
     input: PresetInput,
     /// What it takes in `{}`: its own `objective`, and options of the sharding.
     options: &'static [OptionInfo],
     /// The ways with `objective=time`.
     by_time: &'static [WayText],
-    /// What it takes with `objective=memory`.
+    /// The ways with `objective=memory`.
     by_memory: ByMemory,
 }
 
@@ -530,7 +530,7 @@ pub(crate) fn is_sharding(call: &PassCall) -> bool {
     call.name.replace('_', "-") == SHARDING
 }
 
-/// What modules the preset of a call is about.
+/// The modules that the preset of a call is about.
 pub(crate) fn input_of(call: &PassCall) -> PresetInput {
     let preset = PRESETS.iter().find(|preset| preset.name == call.name.replace('_', "-"));
     preset.map_or(PresetInput::PerDevice, |preset| preset.input)

@@ -15,12 +15,13 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// The tool ends with this code and says these words.
-fn expect(args: &[&str], code: i32, words: &[&str]) {
+/// The tool ends with this code and says these words; all that it says.
+fn expect(args: &[&str], code: i32, words: &[&str]) -> String {
     let output = tool(args);
     let said = text(&output);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
     words.iter().for_each(|word| assert!(said.contains(word), "{args:?}: expected `{word}` in {said}"));
+    said
 }
 
 /// A test's files.
@@ -317,4 +318,25 @@ fn shapes_that_are_no_tiles_are_an_error() {
     expect(&["compare", &adam, &odd], 1, &["input 0: expected the tiles that sharding="]);
     let two = sample("programs/mlp_adam_2.hlo");
     expect(&["compare", &adam, &two], 1, &["expected 2 devices, found a global program on 8"]);
+}
+
+const CUT: &str = "HloModule m, num_partitions=4\n\nENTRY main {\n  x = f32[2,8] parameter(0), sharding={devices=[4,1]<=[4]}\n  \
+                   ROOT r = f32[2,8] negate(x), sharding={devices=[4,1]<=[4]}\n}\n";
+
+#[test]
+fn tiles_that_modules_place_otherwise_are_noted() {
+    let folder = Folder::new("other-tiles");
+    let [rows, reversed, unsaid] = [
+        CUT.to_string(),
+        CUT.replace("negate(x), sharding={devices=[4,1]<=[4]}", "negate(x), sharding={devices=[4,1]3,2,1,0}"),
+        CUT.replace("negate(x), sharding={devices=[4,1]<=[4]}", "negate(x)"),
+    ];
+    let files = [("rows.hlo", rows), ("reversed.hlo", reversed), ("unsaid.hlo", unsaid)];
+    let [rows, reversed, unsaid] = files.map(|(name, text)| folder.file(name, &text));
+    for command in ["compare", "prove"] {
+        let told = expect(&[command, &rows, &reversed, "--program", "per-device"], 0, &[]);
+        assert!(told.contains("other tiles of output 0: sharding={devices=[4,1]<=[4]}, then"), "{told}");
+        let silent = expect(&[command, &rows, &unsaid, "--program", "per-device"], 0, &[]);
+        assert!(!silent.contains("other tiles"), "{silent}");
+    }
 }

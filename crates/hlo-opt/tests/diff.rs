@@ -96,6 +96,27 @@ fn other_names_and_channels_are_no_difference() {
     assert_eq!((code, said.as_str()), (0, "instructions: 22 -> 22: 22 the same, 0 changed, 0 removed, 0 added\n"));
 }
 
+#[test]
+fn other_spellings_of_the_same_are_no_difference() {
+    let module = |negated: &str, gathered: &str, tuple: &str| {
+        format!(
+            "HloModule m, num_partitions=8\n\nENTRY main {{\n  s = f32[4] parameter(0)\n  d = f32[4] negate(s){negated}\n  g = f32[16] \
+             all-gather(d), channel_id=1, replica_groups={gathered}, use_global_device_ids=true, dimensions={{0}}\n  \
+             ROOT t = (f32[16], f32[4]) tuple(g, d){tuple}\n}}\n"
+        )
+    };
+    let plain = module("", "[2,4]<=[4,2]T(1,0)", ", sharding={{replicated}, {replicated}}");
+    let other = module(
+        ", metadata={op_name=\"a\" source_file=\"x.py\" source_line=3}",
+        "[2,4]<=[2,2,2]T(2,0,1)",
+        ", sharding={replicated}",
+    );
+    let folder = Folder::new("spellings");
+    let [a, b] = [("a.hlo", plain), ("b.hlo", other)].map(|(name, text)| folder.file(name, &text));
+    let (code, said) = tool(&["diff", &a, &b, "--exit-code"]);
+    assert_eq!((code, said.as_str()), (0, "instructions: 4 -> 4: 4 the same, 0 changed, 0 removed, 0 added\n"));
+}
+
 /// A change below leaves what is computed from it the same: its operands are matched.
 #[test]
 fn one_change_is_one_difference() {

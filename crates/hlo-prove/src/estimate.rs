@@ -3,7 +3,7 @@
 use hlo_ir::literal::Scalar;
 use hlo_ir::{DType, Literal, NumberClass};
 
-/// What is known of a term as a factor.
+/// Facts about a term as a factor.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Estimate {
     /// This number; it is the same whatever the inputs are.

@@ -104,7 +104,7 @@ impl Elementwise {
         }
     }
 
-    /// What an argument is the negation of.
+    /// The term whose negation an argument is.
     fn negated(&self, terms: &Terms, arg: &Arg) -> Option<TermId> {
         let Node::Apply(Head::Elementwise(word), args) = terms.node(arg.term) else { return None };
         let is_negation = self.op(*word)?.opcode == Opcode::Negate;
@@ -257,7 +257,7 @@ fn of_unary(op: &ElementwiseOp, x: Estimate) -> Estimate {
     }
 }
 
-/// What grows exponentially is finite where the operand is no power of two that overflows.
+/// An exponential is finite where the operand is no power of two that overflows.
 fn exponential(op: &ElementwiseOp, x: Estimate) -> Estimate {
     let Some((_, greatest)) = range_of(op.dtype) else { return Estimate::Unfit };
     let most = exponent_of(f64::from(greatest) * std::f64::consts::LN_2);

@@ -65,7 +65,7 @@ pub struct Output {
     pub is_layout_assumed: bool,
 }
 
-/// What is known of the effects, such as outfeeds and transfers.
+/// The proof of the effects, such as outfeeds and transfers.
 #[derive(Clone, Debug)]
 pub struct EffectsProof {
     /// Whether the modules have the same effects in the same order, with the same operands and tokens, on every device.
@@ -91,7 +91,7 @@ pub struct Proof {
     pub n_terms: usize,
     /// Whether it ended at the deadline. What was proved until then is.
     pub is_out_of_time: bool,
-    /// What is known of the effects.
+    /// The proof of the effects.
     pub effects: EffectsProof,
 }
 

@@ -56,7 +56,7 @@ pub(crate) struct Prover {
     /// Of leaves of the second module's loops that are none of the first's: why. And of the loop that was tried last, as a whole.
     pub partings: HashMap<(crate::term::LoopId, u32), Parting>,
     pub last_parting: Option<Parting>,
-    /// What the world outside has seen so far.
+    /// The effects that the world outside has seen so far.
     pub outside: Outside,
     /// What instructions gave, where it is wanted.
     pub trace: Option<Trace>,

@@ -182,7 +182,7 @@ pub(crate) struct Terms {
     commutative: HashSet<WordId>,
     apart: HashMap<(TermId, TermId), bool>,
     pub(crate) spreads: SpreadTable,
-    /// What terms are as factors, as far as it was asked for (`finite`).
+    /// Terms as factors, as far as anybody asked for them (`finite`).
     pub(crate) estimates: HashMap<TermId, Estimate>,
 }
 

@@ -80,7 +80,7 @@ impl Prover {
         }
     }
 
-    /// What an effect is, besides its operands: all its attributes, those that name the other end of a transfer and where
+    /// The word for an effect, besides its operands: all its attributes, those that name the other end of a transfer and where
     /// it runs included.
     fn effect_text(&mut self, side: &mut Side<'_>, inst: InstId, shape: &Shape) -> String {
         let module = side.module;

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 /// A promise, and what was left out of it.
 #[derive(Clone, Debug, Default)]
 pub struct OptimizerPromise {
-    /// What is promised.
+    /// The promise.
     pub facts: ParamFacts,
     /// The flat numbers of the leaves that are promised, ascending.
     pub promised: Vec<usize>,
@@ -119,7 +119,7 @@ fn outputs_of_exchanges(module: &Module, values: &Values) -> BTreeSet<usize> {
     outputs
 }
 
-/// What a value reaches by ops that work element by element.
+/// The values that a value reaches by ops that work element by element.
 #[derive(Default)]
 struct Reached {
     outputs: Vec<usize>,

@@ -20,7 +20,7 @@ enum Received {
 }
 
 impl Solver<'_> {
-    /// What each device has of the outcome of a collective: what it receives, and behind it the operands that it keeps.
+    /// The outcome of a collective on each device: what it receives, and behind it the operands that it keeps.
     pub(super) fn collective(&mut self, inst: InstId, rule: CollectiveRule, frame: &Frame, n: usize) -> Fact {
         let mut operands = self.operand_leaves(inst, frame);
         // Operands of a collective that keeps some are arrays, one leaf each.

@@ -166,7 +166,7 @@ impl Machine<'_> {
         results.into_iter().enumerate().map(fill).collect()
     }
 
-    /// What each member of one group gets, in group order: what it receives, and behind it what it keeps of its own.
+    /// The outcome for each member of one group, in group order: what it receives, and behind it what it keeps of its own.
     fn exchange(
         &self,
         inst: InstId,
@@ -183,7 +183,7 @@ impl Machine<'_> {
         of_members.map(with_own).collect()
     }
 
-    /// What each member of one group receives, an array for each operand. The sources are reduced or stand side by side, each is cut
+    /// The arrays that each member of one group receives, an array for each operand. The sources are reduced or stand side by side, each is cut
     /// into parts or stays whole, and what one member receives is joined.
     fn received_arrays(
         &self,

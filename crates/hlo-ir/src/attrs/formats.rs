@@ -460,7 +460,7 @@ attr_formats! {
         preserve_layout: bool = "preserve_layout" IfSet;
         /// Name for the scheduler.
         scheduling_name: Option<QuotedText> = "scheduling_name" IfSet;
-        /// What a front end attaches for itself.
+        /// Attributes that a front end attaches for itself.
         metadata_payload: Option<QuotedText> = "metadata_payload" IfSet;
     }
 }

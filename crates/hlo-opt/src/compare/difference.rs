@@ -32,7 +32,7 @@ const N_SAMPLED: usize = 64;
 /// By how much floats may differ.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Tolerance {
-    /// Of what an output is measured by.
+    /// The share of the scale by which an output is measured.
     pub share: f64,
     /// Whether the user says the share: then it is one of the largest element, whatever the output is.
     pub is_said: bool,
@@ -57,7 +57,7 @@ impl Tolerance {
         Tolerance { share: FLOOR, is_said: false, absolute, step: None }
     }
 
-    /// What is allowed of a module whose outputs change by so much when its inputs move by half an ulp. A step is far smaller than the
+    /// Widens the tolerance for a module whose outputs change by so much when its inputs move by half an ulp. A step is far smaller than the
     /// input that moved, so such an output says nothing of the others.
     pub(crate) fn widened(self, measures: &[Measure], moved: &[LeafDifference]) -> (Tolerance, Vec<Measure>) {
         let change = |leaf: &LeafDifference| if leaf.largest_error.is_finite() { leaf.share() } else { 0.0 };
@@ -80,7 +80,7 @@ impl Tolerance {
         Tolerance { share: self.share.max(measure.share), step: measure.step, ..self }
     }
 
-    /// What an output is measured by, whose largest element and whose largest differing element these are.
+    /// The scale of an output, given its largest element and its largest element that differs.
     fn scale(self, largest: f64, largest_unlike: f64) -> f64 {
         match self.step {
             _ if self.is_said => largest,
@@ -90,7 +90,7 @@ impl Tolerance {
         }
     }
 
-    /// What is allowed of an output with this largest element that is measured by `scale`.
+    /// The largest difference that is allowed in an output with this largest element and this scale.
     fn allowed(self, dtype: DType, largest: f64, scale: f64) -> f64 {
         let ulp = ulp_of_one(dtype);
         let share = if self.is_said { self.share } else { self.share.max(ulp) };
@@ -172,7 +172,7 @@ pub(crate) struct LeafDifference {
     pub n_elems: usize,
     /// The largest difference; infinite where a NaN or an infinity is in another place, or integers differ.
     pub largest_error: f64,
-    /// What the difference is measured by: the largest finite element that is right, or less.
+    /// The scale of the difference: the largest finite element that is right, or less.
     pub scale: f64,
     /// What is allowed.
     pub allowed: f64,

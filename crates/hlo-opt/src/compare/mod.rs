@@ -10,7 +10,7 @@ mod text;
 
 pub(crate) use judge::Judge;
 pub(crate) use pairing::Reference;
-pub(crate) use signature::{is_same_interface, output_names};
+pub(crate) use signature::{is_same_interface, note_other_tiles, output_names};
 pub(crate) use text::of_verdict;
 
 use crate::complete::{Takes, read_completed};
@@ -55,6 +55,7 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console<'_>) -> Result<u8, F
     }
     let mut judge = Judge::new(&args.judge, &source.name, reference, &promises)?;
     let verdict = judge.judge(&name, (&chain, program), console)?;
+    note_other_tiles(&loaded.module, &chain, console);
     console.print(of_verdict(&verdict, &args.judge, &loaded.module).as_bytes())?;
     Ok(match verdict.is_same() {
         true if verdict.is_undecided() => exit::UNKNOWN,
@@ -63,12 +64,12 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console<'_>) -> Result<u8, F
     })
 }
 
-/// What is compared: modules that run one after the other.
+/// The modules that are compared: they run one after the other.
 pub(crate) struct Chain {
     /// Their name in messages.
     pub name: String,
     pub modules: Vec<Module>,
-    /// What the first one is a program of.
+    /// The kind of the first one.
     pub program: ProgramDecision,
 }
 

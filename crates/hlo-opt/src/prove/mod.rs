@@ -6,7 +6,7 @@ pub(crate) mod passes;
 mod smaller;
 mod text;
 
-use crate::compare::{Chain, Judge, Reference, is_same_interface, of_verdict, read_chain};
+use crate::compare::{Chain, Judge, Reference, is_same_interface, note_other_tiles, of_verdict, read_chain};
 use crate::complete::{Takes, read_completed};
 use crate::console::Console;
 use crate::output::{expect_no_input, write_whole};
@@ -118,6 +118,7 @@ pub(crate) fn run(args: &ProveArgs, console: &mut Console<'_>) -> Result<u8, Fai
             (outcome, _) => outcome,
         }
     };
+    note_other_tiles(&loaded.module, &chain, console);
     let shown = match args.report {
         ProofFormat::Text => text::of_proof(&proof, &outcome, &loaded.module, args.explain),
         ProofFormat::Json => text::json(&proof, &outcome, &loaded.module)?,

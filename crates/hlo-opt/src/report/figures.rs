@@ -23,7 +23,7 @@ pub(crate) struct Pricing {
     pub machine: Machine,
     /// How often loops run where the module does not say.
     pub frequency_options: FrequencyOptions,
-    /// What the compiler makes of the module, as in [`hlo_pass::fastest::Ways`].
+    /// The module as the compiler leaves it, as in [`hlo_pass::fastest::Ways`].
     pub as_compiled: Option<AsCompiled>,
 }
 

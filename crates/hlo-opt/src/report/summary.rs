@@ -160,7 +160,7 @@ fn table(totals: &Totals, out: &mut String) {
     }
 }
 
-/// What the peak is the sum of: arguments, outputs that lie in no argument with constants, and temporaries.
+/// The summands of the peak: arguments, outputs that lie in no argument with constants, and temporaries.
 fn parts_of_peak(figures: &Figures) -> [u64; 3] {
     let Figures { peak_bytes, argument_bytes, temp_bytes, .. } = *figures;
     [argument_bytes, peak_bytes.saturating_sub(argument_bytes + temp_bytes), temp_bytes]
