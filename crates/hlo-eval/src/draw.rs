@@ -41,9 +41,10 @@ pub enum Draw {
 /// Elements near some values: each second one, and a leaf's only one always.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NearDraw {
-    /// The values. An integer lies at one of them, one beside it, or between it and zero; a float within a quarter of it.
+    /// The values, none twice, the least first. An integer lies at one of them, one beside it, or between two; a float within a quarter of it.
     pub values: Arc<[f64]>,
-    /// Which value and which side of it a leaf's only element takes: each number another one.
+    /// The place that a leaf's only element takes: at a value and above it for each of them, then one below it and further below, then one
+    /// above.
     pub turn: u64,
     /// The distribution of the other elements.
     pub otherwise: Box<Draw>,
@@ -279,12 +280,18 @@ fn draw_integers(draw: &Draw, n: usize, dtype: DType, source: &mut Source) -> Ve
         Draw::Near(near) => {
             let mut values = draw_integers(&near.otherwise, n, dtype, source);
             for value in &mut values {
-                let Some((at, turn)) = near.next(n, source) else { continue };
-                let at = match turn % 4 {
-                    0 => at as i64,
-                    1 => (at as i64).saturating_sub(1),
-                    2 => (at as i64).saturating_add(1),
-                    _ => (at * source.unit()) as i64,
+                let Some((number, place)) = near.next(n, source) else { continue };
+                // An exact float of 64 bits holds every threshold that is written as one.
+                let at = near.values[number] as i64;
+                let at = match place {
+                    Place::At => at,
+                    Place::OneBelow => at.saturating_sub(1),
+                    Place::OneAbove => at.saturating_add(1),
+                    Place::Above => near.between(number, source) as i64,
+                    Place::Below => match number.checked_sub(1) {
+                        Some(before) => near.between(before, source) as i64,
+                        None => (near.values[number] * source.unit()) as i64,
+                    },
                 };
                 *value = if dtype.class() == NumberClass::Unsigned { at.max(0) } else { at };
             }
@@ -323,8 +330,8 @@ fn draw_reals(draw: &Draw, n: usize, source: &mut Source) -> Vec<f64> {
         Draw::Near(near) => {
             let mut values = draw_reals(&near.otherwise, n, source);
             for value in &mut values {
-                if let Some((at, _)) = near.next(n, source) {
-                    *value = at * (0.75 + 0.5 * source.unit());
+                if let Some((number, _)) = near.next(n, source) {
+                    *value = near.values[number] * (0.75 + 0.5 * source.unit());
                 }
             }
             values
@@ -354,19 +361,55 @@ fn draw_real(draw: &Draw, source: &mut Source) -> f64 {
     }
 }
 
+/// A place near a value.
+#[derive(Clone, Copy)]
+enum Place {
+    At,
+    /// Between it and the next one.
+    Above,
+    OneBelow,
+    /// Between it and the one before, or zero.
+    Below,
+    OneAbove,
+}
+
 impl NearDraw {
-    /// A value that the next of `n` elements lies at or beside, and a number that says where; `None` if it lies elsewhere.
-    fn next(&self, n: usize, source: &mut Source) -> Option<(f64, u64)> {
+    /// How many numbers of [`NearDraw::turn`] are places of their own.
+    pub fn n_turns(&self) -> u64 {
+        5 * self.values.len() as u64
+    }
+
+    /// The number of the value near which the next of `n` elements lies, and its place there; `None` if it lies elsewhere.
+    fn next(&self, n: usize, source: &mut Source) -> Option<(usize, Place)> {
         let n_values = self.values.len() as u64;
         if n_values == 0 {
             return None;
         }
         if n == 1 {
-            return Some((self.values[(self.turn % n_values) as usize], self.turn / n_values));
+            let turn = self.turn % self.n_turns();
+            let (round, place) = (turn / n_values, turn % (2 * n_values));
+            let number = if round < 4 { place / 2 } else { place };
+            let place = match (round, place % 2) {
+                (0 | 1, 0) => Place::At,
+                (0 | 1, _) => Place::Above,
+                (2 | 3, 0) => Place::OneBelow,
+                (2 | 3, _) => Place::Below,
+                (_, _) => Place::OneAbove,
+            };
+            return Some(((number % n_values) as usize, place));
         }
         let is_near = source.next() >> 63 == 1;
-        let value = self.values[source.below(n_values) as usize];
-        is_near.then(|| (value, source.below(7)))
+        let number = source.below(n_values) as usize;
+        let place =
+            [Place::At, Place::At, Place::OneBelow, Place::OneBelow, Place::OneAbove, Place::Above, Place::Below];
+        is_near.then(|| (number, place[source.below(7) as usize]))
+    }
+
+    /// A number between a value and the next one, or half as much beyond the last one.
+    fn between(&self, number: usize, source: &mut Source) -> f64 {
+        let at = self.values[number];
+        let next = self.values.get(number + 1).copied().unwrap_or(at + 0.5 * at.abs() + 8.0);
+        at + (next - at) * source.unit()
     }
 }
 
@@ -544,8 +587,13 @@ mod tests {
     fn elements_near_thresholds_fall_on_both_sides() {
         let near = |turn: u64| NearDraw { values: Arc::new([100.0]), turn, otherwise: Box::new(Draw::Normal(1.0)) };
         let one = |turn: u64| draw_integers(&Draw::Near(near(turn)), 1, DType::S32, &mut Source::new(1, 2, 3))[0];
-        assert_eq!([one(0), one(1), one(2)], [100, 99, 101]);
-        assert!((0..100).contains(&one(3)));
+        assert_eq!([one(0), one(2), one(4), one(5)], [100, 99, 101, 100]);
+        assert!((101..160).contains(&one(1)) && (0..100).contains(&one(3)));
+        let several = |turn: u64| NearDraw { values: Arc::new([10.0, 50.0, 90.0]), ..near(turn) };
+        let of = |turn: u64| draw_integers(&Draw::Near(several(turn)), 1, DType::S32, &mut Source::new(1, 2, 3))[0];
+        assert_eq!([of(0), of(2), of(4), of(6), of(8), of(10)], [10, 50, 90, 9, 49, 89]);
+        assert_eq!([of(12), of(13), of(14)], [11, 51, 91]);
+        assert!((10..=50).contains(&of(1)) && (50..=90).contains(&of(3)) && of(5) > 90 && (10..=50).contains(&of(9)));
         let many = draw_integers(&Draw::Near(near(0)), 200, DType::S32, &mut Source::new(1, 2, 3));
         for expected in [99, 100, 101] {
             assert!(many.contains(&expected), "{many:?}");

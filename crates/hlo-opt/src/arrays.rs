@@ -91,36 +91,70 @@ impl<'a> ChosenInputs<'a> {
         DrawOptions { seed, draws, same: self.same.clone() }
     }
 
-    /// Whether a trial has inputs of which NaN may come on purpose: zeros, and infinities where they are checked for.
+    /// Whether a trial has inputs of which NaN may come on purpose: large ones, zeros, and infinities where they are checked for.
     pub(crate) fn may_give_nan(&self, trial: u64) -> bool {
-        self.args.inputs.is_none() && Trial::of(trial) == Trial::Special
+        self.args.inputs.is_none() && Trial::of(trial).may_give_nan()
+    }
+
+    /// How many trials a module has where the user does not say: one of each kind, and more where counters are compared with constants.
+    pub(crate) fn n_trials(&self, module: &Module) -> u64 {
+        if self.args.inputs.is_some() {
+            return 1;
+        }
+        let leaves = entry_leaves(module).into_iter().zip(find_thresholds(module)).skip(self.draws.len());
+        let of_counters = leaves.filter(|(leaf, of)| leaf.shape.n_elems() == 1 && !of.ends_loop);
+        let n_values = of_counters.map(|(_, of)| of.values.len() as u64).max().unwrap_or(0);
+        (1 + 2 * n_values).clamp(N_KINDS, MOST_TRIALS)
     }
 }
 
 /// The inputs that a trial draws beside plain ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trial {
-    /// Nothing.
+    /// None.
     Plain,
     /// Indices beyond their bounds, and thresholds. A program that marks such indices with NaN has other trials.
     Beyond,
     /// Small values, equal values, and thresholds.
     Small,
+    /// Large values, and thresholds.
+    Large,
     /// Zeros, an infinity or NaN where the program checks for them, and thresholds.
     Special,
 }
 
 impl Trial {
     fn of(trial: u64) -> Trial {
-        [Trial::Plain, Trial::Beyond, Trial::Small, Trial::Special][(trial % N_KINDS) as usize]
+        let kinds = [Trial::Plain, Trial::Beyond, Trial::Small, Trial::Large, Trial::Special];
+        kinds[(trial % N_KINDS) as usize]
+    }
+
+    /// The size of values; what must be positive is of the size of its square, as second moments are.
+    fn size(self) -> f64 {
+        match self {
+            Trial::Plain | Trial::Beyond | Trial::Special => 1.0,
+            Trial::Small => 1e-4,
+            Trial::Large => 1e2,
+        }
+    }
+
+    /// Whether NaN may come of the inputs on purpose.
+    fn may_give_nan(self) -> bool {
+        match self {
+            Trial::Plain | Trial::Beyond | Trial::Small => false,
+            Trial::Large | Trial::Special => true,
+        }
     }
 }
 
 /// Kinds of trials.
-const N_KINDS: u64 = 4;
+const N_KINDS: u64 = 5;
 
-/// The size of the values of [`Trial::Small`]; what must be positive is of the size of a square of one, as second moments are.
-const SMALL: f64 = 1e-3;
+/// Trials that a program has at the most, if the user does not say how many.
+const MOST_TRIALS: u64 = 2 * N_KINDS;
+
+/// One array of so many is zero where trials have zeros.
+const ZERO_ONE_IN: u64 = 4;
 
 /// Iterations that a threshold may ask of a loop.
 const MOST_ITERATIONS: f64 = 64.0;
@@ -129,7 +163,7 @@ const MOST_ITERATIONS: f64 = 64.0;
 fn draws_of_trial(module: &Module, trial: u64) -> Vec<Draw> {
     let needs = find_input_needs(module);
     let kind = Trial::of(trial);
-    if kind == Trial::Plain {
+    if trial == 0 {
         return needs.into_iter().map(|needs| draw_of(needs, false)).collect();
     }
     let thresholds = find_thresholds(module);
@@ -144,9 +178,11 @@ fn draws_of_trial(module: &Module, trial: u64) -> Vec<Draw> {
     if kind != Trial::Special {
         return draws;
     }
-    for (draw, shape) in draws.iter_mut().zip(&shapes).filter(|(_, shape)| shape.n_elems() > 1) {
-        if shape.dtype.is_float() {
-            *draw = Draw::WithZeros(Box::new(draw.clone()));
+    for (number, (draw, shape)) in draws.iter_mut().zip(&shapes).enumerate() {
+        if shape.dtype.is_float() && shape.n_elems() > 1 {
+            // Some arrays are as new weights and new state are: all zero.
+            let is_zero = (number as u64 + trial / N_KINDS).is_multiple_of(ZERO_ONE_IN);
+            *draw = if is_zero { Draw::Constant(0.0) } else { Draw::WithZeros(Box::new(draw.clone())) };
         }
     }
     if !checked.is_empty() {
@@ -163,8 +199,8 @@ fn of_size(plain: Draw, of: &LeafThresholds, shape: &ArrayShape, kind: Trial) ->
         // The only element of a leaf is a counter rather than data.
         Draw::Normal(_) if !is_float && shape.n_elems() > 1 && !of.ends_loop => Draw::Wide,
         Draw::Normal(_) if is_float && kind == Trial::Small && of.is_ordered => Draw::Quarters,
-        Draw::Normal(_) if is_float && kind == Trial::Small => Draw::Normal(SMALL),
-        Draw::Positive(_) if is_float && kind == Trial::Small => Draw::Positive(SMALL * SMALL),
+        Draw::Normal(_) if is_float => Draw::Normal(kind.size()),
+        Draw::Positive(_) if is_float => Draw::Positive(kind.size() * kind.size()),
         plain => plain,
     }
 }
@@ -176,14 +212,13 @@ fn with_thresholds(otherwise: Draw, needs: LeafNeeds, of: &LeafThresholds, trial
             && (!needs.is_fraction || **value < 1.0)
             && (!of.ends_loop || value.abs() <= MOST_ITERATIONS)
     };
-    let values: Vec<f64> = of.values.iter().filter(fits).copied().collect();
+    let mut values: Vec<f64> = of.values.iter().filter(fits).copied().collect();
+    values.sort_by(f64::total_cmp);
     // The order of indices and their being unique is promised of all of them.
     if values.is_empty() || needs.is_sorted || needs.is_unique {
         return otherwise;
     }
-    // The plain trials look for none.
-    let turn = trial - trial / N_KINDS - 1;
-    Draw::Near(NearDraw { values: values.into(), turn, otherwise: Box::new(otherwise) })
+    Draw::Near(NearDraw { values: values.into(), turn: trial - 1, otherwise: Box::new(otherwise) })
 }
 
 /// The distribution of a leaf by what the program needs of it.

@@ -148,7 +148,8 @@ fn depends_on_memory(module: &Module, inst: InstId) -> bool {
     let reads_layout = match instruction.opcode.row().factors {
         FactorRule::Bitcast => !arrays().all(is_one_element),
         FactorRule::BitcastConvert => !arrays().all(|shape| dims(shape) == dims(module.shape(inst))),
-        FactorRule::CustomCall => true,
+        // Of several dims the layout says where each element lies.
+        FactorRule::CustomCall => !arrays().all(has_one_layout),
         FactorRule::Elementwise
         | FactorRule::Broadcast
         | FactorRule::Reshape
@@ -176,6 +177,13 @@ fn depends_on_memory(module: &Module, inst: InstId) -> bool {
         | FactorRule::Whole(_) => false,
     };
     is_dynamic || reads_layout
+}
+
+/// Whether all arrays of a shape have one dim or none.
+fn has_one_layout(shape: &Shape) -> bool {
+    let mut has_one = true;
+    shape.for_each_leaf(&mut |_, leaf| has_one &= leaf.as_array().is_none_or(|array| array.rank() <= 1));
+    has_one
 }
 
 fn is_dynamic_leaf(leaf: &Shape) -> bool {

@@ -5,8 +5,9 @@ use crate::engine::EvalOptions;
 use crate::error::EvalError;
 use crate::kernels::tiles::{ElementPair, first_difference};
 use crate::run::{Inputs, Outputs, run_with};
-use hlo_ir::Module;
+use crate::value::Value;
 use hlo_ir::devices::find_n_devices;
+use hlo_ir::{InstId, Module};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -71,6 +72,19 @@ impl<'m> GlobalProgram<'m> {
     /// # Errors
     /// As [`run`](crate::run()).
     pub fn run(&self, inputs: &Inputs, options: &EvalOptions) -> Result<WholeOutputs, EvalError> {
+        self.run_observed(inputs, options, &mut |_, _, _| ())
+    }
+
+    /// As [`GlobalProgram::run`]; `observe` sees what it sees in [`run_observed`](crate::run_observed).
+    ///
+    /// # Errors
+    /// As [`run`](crate::run()).
+    pub fn run_observed(
+        &self,
+        inputs: &Inputs,
+        options: &EvalOptions,
+        observe: &mut dyn FnMut(InstId, u32, &Value),
+    ) -> Result<WholeOutputs, EvalError> {
         let n_devices = self.n_devices();
         let on_all = inputs.leaves.iter().enumerate().map(|(leaf, row)| match row.as_slice() {
             [whole] => Ok(vec![whole.clone(); n_devices]),
@@ -80,7 +94,7 @@ impl<'m> GlobalProgram<'m> {
             }
         });
         let inputs = Inputs { leaves: on_all.collect::<Result<_, _>>()? };
-        let (outputs, parting) = run_with(&self.module, &inputs, options, None)?;
+        let (outputs, parting) = run_with(&self.module, &inputs, options, Some(observe))?;
         Ok(WholeOutputs { outputs, parting })
     }
 }

@@ -13,18 +13,18 @@ pub(crate) struct JudgeArgs {
     pub inputs: InputArgs,
     /// How many inputs to draw, with one seed after the other
     ///
-    /// The second, third and fourth of each four look for what the first does not reach: indices beyond their bounds, integers of all
-    /// sizes, values near the constants with which the program compares them, small values, equal values, zeros, and, where the program
-    /// checks that something is finite, an input that is not.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..1 << 20))]
+    /// The trials after the first look for what it does not reach: indices beyond their bounds, integers of all sizes, values near the
+    /// constants with which the program compares them, small, large and equal values, zeros, and, where the program checks that something
+    /// is finite, an input that is not. [default: 5, or up to 10 where counters are compared with constants]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..1 << 20))]
     #[arg(conflicts_with = "inputs")]
-    pub trials: u64,
+    pub trials: Option<u64>,
     /// Share of an output's largest element by which floats may differ [default: as the output is measured]
     ///
     /// The default is the largest of 2e-5, one ulp of narrow types, and ten times what inputs that are moved by half an ulp of f32
-    /// change. It is a share of the output's largest element; of an output that is near an input of its shape, such as a new weight, a
+    /// change, or three times what half an ulp of the narrowest type changes that the program computes in. It is a share of the output's largest element; of an output that is near an input of its shape, such as a new weight, a
     /// share of the largest step from that input, besides roundings; and a huge element that is the same in both programs does not count
-    /// where the others are less than a hundredth of it. Integers must be equal, and NaN is equal to NaN.
+    /// where the others are less than a tenth of it. Integers must be equal, but for as few as moved inputs change; NaN is equal to NaN.
     #[arg(long, value_name = "SHARE", value_parser = not_negative)]
     pub rtol: Option<f64>,
     /// By how much floats may differ besides

@@ -1,8 +1,9 @@
 //! Runs modules on the same inputs as a reference, and tells which outputs are further apart than is allowed.
 
 use super::arguments::JudgeArgs;
-use super::difference::{LeafDifference, Measure, Tolerance, differences, measures, moved};
+use super::difference::{LeafDifference, Measure, Moved, N_PATTERNS, Tolerance, half_ulp_of, measures, moved};
 use super::pairing::{Candidate, Reference, Ways};
+use super::sides::Sides;
 use crate::Failure;
 use crate::arrays::ChosenInputs;
 use crate::console::Console;
@@ -21,6 +22,8 @@ pub(crate) struct Judge<'a> {
     name: &'a str,
     reference: Reference<'a>,
     trials: Vec<Trial>,
+    /// The sides that choices of the reference have taken in all trials.
+    sides: Sides,
     deadline: Option<Instant>,
 }
 
@@ -46,6 +49,8 @@ pub(crate) struct Verdict {
     pub is_global: bool,
     /// Trials in which what is hidden is counted: all but those with inputs of which NaN may come on purpose.
     pub n_counted: usize,
+    /// A line about choices that fell on one side in every trial.
+    pub one_sided: Option<String>,
     /// How much NaN and infinities hide, for each output.
     pub hidden: Vec<Hidden>,
 }
@@ -54,7 +59,11 @@ pub(crate) struct Verdict {
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Hidden {
     /// In the trial that hides the least, over all devices.
-    pub n_least: usize,
+    n_least: usize,
+    /// In the trial that hides the least but for that one; there may be one such as the first step of an optimizer.
+    n_second: Option<usize>,
+    /// Trials so far.
+    n_trials: usize,
     /// Elements of the output, over all devices.
     pub n_elems: usize,
     /// In all trials together.
@@ -64,13 +73,26 @@ pub(crate) struct Hidden {
 impl Hidden {
     /// Whether so much is hidden in every trial that "the same" would say nothing.
     pub(crate) fn is_undecided(self) -> bool {
-        self.n_least as f64 > MOST_HIDDEN * self.n_elems as f64
+        self.n_hidden() as f64 > MOST_HIDDEN * self.n_elems as f64
+    }
+
+    /// How many elements all trials hide; of three and more, all but one.
+    pub(crate) fn n_hidden(self) -> usize {
+        self.n_second.filter(|_| self.n_trials > 2).unwrap_or(self.n_least)
     }
 
     /// The same after one more trial.
-    fn after(self, trial: u64, leaf: &LeafDifference) -> Hidden {
-        let n_least = if trial == 0 { leaf.n_hiding } else { self.n_least.min(leaf.n_hiding) };
-        Hidden { n_least, n_elems: leaf.n_elems, n_in_all: self.n_in_all + leaf.n_hiding }
+    fn after(self, leaf: &LeafDifference) -> Hidden {
+        let new = leaf.n_hiding;
+        let (n_least, n_second) = match self.n_trials {
+            0 => (new, None),
+            _ => (
+                self.n_least.min(new),
+                Some(self.n_second.map_or(self.n_least.max(new), |n| n.min(self.n_least.max(new)))),
+            ),
+        };
+        let (n_trials, n_in_all) = (self.n_trials + 1, self.n_in_all + new);
+        Hidden { n_least, n_second, n_trials, n_elems: leaf.n_elems, n_in_all }
     }
 }
 
@@ -102,7 +124,8 @@ impl<'a> Judge<'a> {
     ) -> Result<Judge<'a>, Failure> {
         let chosen = ChosenInputs::parse(&args.inputs)?.with_promises(promises.clone());
         let deadline = args.timeout.and_then(|time| Instant::now().checked_add(time));
-        Ok(Judge { args, chosen, name, reference, trials: Vec::new(), deadline })
+        let sides = Sides::of(reference.module());
+        Ok(Judge { args, chosen, name, reference, trials: Vec::new(), sides, deadline })
     }
 
     /// Whether the inputs that the user names can be read.
@@ -135,10 +158,17 @@ impl<'a> Judge<'a> {
             let reference = self.name;
             Failure::File(format!("`{name}` has another signature than `{reference}`: {difference}"))
         })?;
-        let n_trials = if self.args.inputs.inputs.is_some() { 1 } else { self.args.trials };
+        let n_trials = self.args.trials.unwrap_or_else(|| self.chosen.n_trials(self.reference.module()));
         let (n_devices, is_global) = (self.reference.module().n_devices(), self.reference.is_global());
-        let mut verdict =
-            Verdict { trial: 0, leaves: Vec::new(), n_devices, is_global, n_counted: 0, hidden: Vec::new() };
+        let mut verdict = Verdict {
+            trial: 0,
+            leaves: Vec::new(),
+            n_devices,
+            is_global,
+            n_counted: 0,
+            one_sided: None,
+            hidden: Vec::new(),
+        };
         let mut ways: Option<Ways> = None;
         for trial in 0..n_trials {
             self.prepare(trial, console)?;
@@ -151,9 +181,17 @@ impl<'a> Judge<'a> {
             let wrong = |error: EvalError| elided::failure(name, &error);
             let found = candidate.run(inputs, &self.options()).map_err(wrong)?;
             let mut leaves = ways.differences(&candidate, (outputs, &found), (tolerance, &measures)).map_err(wrong)?;
-            if !is_widened && leaves.iter().any(|leaf| leaf.first.is_some()) {
-                let (moved, _) = self.run_reference(&moved(inputs))?;
-                let moved = differences(outputs, &moved, (tolerance, &measures));
+            let patterns = if is_widened { 0 } else { N_PATTERNS };
+            for pattern in 0..patterns {
+                if leaves.iter().all(|leaf| leaf.first.is_none()) {
+                    break;
+                }
+                let options = self.options();
+                let share = half_ulp_of(self.reference.module());
+                let moved_inputs = moved(inputs, share, pattern);
+                let reference = (self.name, &self.reference);
+                let (moved_outputs, _) = run_reference(reference, &moved_inputs, &options, &mut self.sides)?;
+                let moved = Moved { share, inputs: [inputs, &moved_inputs], outputs: [outputs, &moved_outputs] };
                 (tolerance, measures) = tolerance.widened(&measures, &moved);
                 leaves = ways.differences(&candidate, (outputs, &found), (tolerance, &measures)).map_err(wrong)?;
             }
@@ -164,7 +202,7 @@ impl<'a> Judge<'a> {
             verdict.hidden.resize(leaves.len(), Hidden::default());
             if !self.chosen.may_give_nan(trial) {
                 for (hidden, leaf) in verdict.hidden.iter_mut().zip(&leaves) {
-                    *hidden = hidden.after(trial, leaf);
+                    *hidden = hidden.after(leaf);
                 }
                 verdict.n_counted += 1;
             }
@@ -173,6 +211,7 @@ impl<'a> Judge<'a> {
                 break;
             }
         }
+        verdict.one_sided = self.sides.note(self.reference.module());
         Ok(verdict)
     }
 
@@ -182,7 +221,8 @@ impl<'a> Judge<'a> {
             return Ok(());
         }
         let inputs = self.reference.inputs(&self.chosen, trial, console)?;
-        let (outputs, parting) = self.run_reference(&inputs)?;
+        let options = self.options();
+        let (outputs, parting) = run_reference((self.name, &self.reference), &inputs, &options, &mut self.sides)?;
         if let Some(parting) = parting.filter(|_| trial == 0) {
             console.say(&format!("note: `{}`: {parting}: each device is compared with its own\n", self.name));
         }
@@ -195,12 +235,17 @@ impl<'a> Judge<'a> {
         Ok(())
     }
 
-    fn run_reference(&self, inputs: &Inputs) -> Result<(Outputs, Option<String>), Failure> {
-        let outcome = self.reference.run(inputs, &self.options());
-        outcome.map_err(|error| elided::failure(self.name, &error))
-    }
-
     fn options(&self) -> EvalOptions {
         EvalOptions { max_steps: self.args.max_steps, deadline: self.deadline, ..EvalOptions::default() }
     }
+}
+
+/// The outputs of a reference on all devices, and where copies of a value part in a global program.
+fn run_reference(
+    (name, reference): (&str, &Reference<'_>),
+    inputs: &Inputs,
+    options: &EvalOptions,
+    sides: &mut Sides,
+) -> Result<(Outputs, Option<String>), Failure> {
+    reference.run(inputs, options, sides).map_err(|error| elided::failure(name, &error))
 }

@@ -5,6 +5,7 @@ pub(crate) mod arguments;
 mod difference;
 mod judge;
 mod pairing;
+mod sides;
 mod signature;
 mod text;
 

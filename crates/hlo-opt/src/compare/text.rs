@@ -31,6 +31,7 @@ pub(crate) fn of_verdict(verdict: &Verdict, args: &JudgeArgs, reference: &Module
              its output is measured by"
         );
         note_nans(verdict, reference, &mut out);
+        out.extend(verdict.one_sided.as_deref());
         return out;
     };
     let cut = verdict.leaves.get(leaf_idx).and_then(|leaf| leaf.cut.as_ref());
@@ -100,7 +101,7 @@ fn note_nans(verdict: &Verdict, reference: &Module, out: &mut String) {
     for (i, hidden) in undecided.take(MAX_ROWS) {
         let shape = shapes.get(i).map(shown).unwrap_or_default();
         let name = names.get(i).map_or(String::new(), |name| format!("  {name}"));
-        let _ = writeln!(out, "{i:>6}  {shape:<24} {:>12} {:>12}{name}", hidden.n_least, hidden.n_elems);
+        let _ = writeln!(out, "{i:>6}  {shape:<24} {:>12} {:>12}{name}", hidden.n_hidden(), hidden.n_elems);
     }
     if n_undecided > MAX_ROWS {
         let _ = writeln!(out, "   and {} outputs more", n_undecided - MAX_ROWS);
