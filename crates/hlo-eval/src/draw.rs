@@ -7,7 +7,7 @@ use crate::error::EvalError;
 use crate::run::{EntryLeaf, Inputs, entry_leaves};
 use hlo_ir::literal::{Buffer, element_count};
 use hlo_ir::{ArrayShape, DType, Literal, Module, NumberClass};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The distribution of one leaf.
@@ -128,11 +128,17 @@ impl Same {
         for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {
             let number = |n: &str| n.trim().parse::<usize>().ok().filter(|&n| n < 1 << 24).ok_or_else(|| error(item));
             match item.split_once('-') {
-                Some((first, last)) => leaves.extend(number(first)?..=number(last)?),
+                Some((first, last)) => {
+                    let (first, last) = (number(first)?, number(last)?);
+                    if first > last {
+                        return Err(error(item));
+                    }
+                    leaves.extend(first..=last);
+                }
                 None => leaves.push(number(item)?),
             }
         }
-        Ok(Same::Leaves(leaves))
+        if leaves.is_empty() { Err(error(text)) } else { Ok(Same::Leaves(leaves)) }
     }
 
     /// Checks that the entry of `module` has the leaves that are named.
@@ -197,10 +203,12 @@ fn draw_rows(leaves: &[EntryLeaf], groups: &[Vec<u32>], options: &DrawOptions) -
     for (i, (leaf, groups)) in leaves.iter().zip(groups).enumerate() {
         let draw = options.draws.get(i).unwrap_or(&Draw::Normal(1.0));
         let mut row: Vec<Arc<Literal>> = Vec::with_capacity(groups.len());
+        let mut first_of: HashMap<u32, usize> = HashMap::new();
         for (device, &group) in groups.iter().enumerate() {
-            match groups[..device].iter().position(|&g| g == group) {
-                Some(first) => row.push(row[first].clone()),
+            match first_of.get(&group) {
+                Some(&first) => row.push(row[first].clone()),
                 None => {
+                    first_of.insert(group, device);
                     drawn_bytes = drawn_bytes.saturating_add(leaf.shape.size_bytes());
                     if drawn_bytes > MAX_DRAWN_BYTES {
                         let text = format!(
@@ -640,7 +648,9 @@ mod tests {
             assert!(Draw::parse(word).is_err(), "{word}");
         }
         assert_eq!(Same::parse("0-2,5").unwrap(), Same::Leaves(vec![0, 1, 2, 5]));
-        assert!(Same::parse("some").is_err() && Same::parse("1-x").is_err());
+        for text in ["some", "1-x", "5-2", ""] {
+            assert!(Same::parse(text).is_err(), "{text}");
+        }
     }
 
     #[test]

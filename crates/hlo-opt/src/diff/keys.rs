@@ -11,7 +11,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 pub(super) struct Keys {
     /// What an instruction does: opcode, shape, attributes and marks; not its operands, nor what it calls.
     pub own: SecondaryMap<InstId, u64>,
-    /// What an instruction computes: `own`, what it calls, and the same of all operands.
+    /// What an instruction computes: `own`, what it calls, and the same of all operands and of what must run before it.
     pub value: SecondaryMap<InstId, u64>,
     /// What a computation is: all its instructions.
     pub comp: SecondaryMap<CompId, u64>,
@@ -46,7 +46,10 @@ impl Keys {
                 let marks = marks(instruction.marks.as_deref().unwrap_or(&Marks::default()));
                 keys.own[inst] = hash((instruction.opcode, shape(instruction.shape), attrs, marks));
                 let operands: Vec<u64> = instruction.operands.iter().map(|&operand| keys.value[operand]).collect();
-                keys.value[inst] = hash((keys.own[inst], called, operands));
+                let before = instruction.marks.as_deref().map_or(&[][..], |marks| &marks.control_predecessors);
+                let mut before: Vec<u64> = before.iter().map(|&inst| keys.value[inst]).collect();
+                before.shared_sort();
+                keys.value[inst] = hash((keys.own[inst], called, operands, before));
                 all.push(keys.value[inst]);
             }
             let root = module.comp(comp).root.expand().map(|root| keys.value[root]);
@@ -81,6 +84,6 @@ fn attributes(attrs: &Attrs, shape: &mut dyn FnMut(ShapeId) -> u64) -> u64 {
 }
 
 fn marks(marks: &Marks) -> u64 {
-    let Marks { sharding, frontend_attributes, control_predecessors, backend_config, .. } = marks;
-    hash((sharding, frontend_attributes, control_predecessors.len(), backend_config))
+    let Marks { sharding, frontend_attributes, backend_config, result_accuracy, .. } = marks;
+    hash((sharding, frontend_attributes, backend_config, result_accuracy))
 }
