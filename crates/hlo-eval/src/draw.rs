@@ -32,7 +32,7 @@ pub enum Draw {
     Quarters,
     /// Values at which a program takes another way: see [`NearDraw`]. No word says it.
     Near(NearDraw),
-    /// As the distribution, with one element that is an infinity or a NaN. No word says it.
+    /// As the distribution, with an infinity and a NaN among the elements; a NaN alone where there is one. No word says it.
     NotFinite(Box<Draw>),
     /// As the distribution, with zeros in an eighth of the elements: arrays of one shape have them in the same places. No word says it.
     WithZeros(Box<Draw>),
@@ -258,7 +258,19 @@ fn draw_array(shape: &ArrayShape, draw: &Draw, source: &mut Source) -> Result<Li
     let n = element_count(&shape.dims).ok_or_else(|| EvalError::invalid("expected dims of known size"))?;
     let wide = match shape.dtype.class() {
         NumberClass::Pred => {
-            let bits = (0..n).map(|_| source.next() >> 63 == 1).collect();
+            let bits = match draw {
+                Draw::Constant(value) => vec![*value != 0.0; n],
+                Draw::Normal(_)
+                | Draw::Positive(_)
+                | Draw::Uniform(_)
+                | Draw::Below(_)
+                | Draw::Index(_)
+                | Draw::Wide
+                | Draw::Quarters
+                | Draw::Near(_)
+                | Draw::NotFinite(_)
+                | Draw::WithZeros(_) => (0..n).map(|_| source.next() >> 63 == 1).collect(),
+            };
             return Ok(Literal::new(DType::Pred, &shape.dims, Buffer::Pred(bits))?);
         }
         NumberClass::Signed | NumberClass::Unsigned => {
@@ -324,9 +336,12 @@ fn draw_reals(draw: &Draw, n: usize, source: &mut Source) -> Vec<f64> {
     match draw {
         Draw::NotFinite(draw) => {
             let mut values = draw_reals(draw, n, source);
-            let at = source.below(n as u64) as usize;
-            let value = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN][source.below(3) as usize];
-            values.iter_mut().skip(at).take(1).for_each(|element| *element = value);
+            // Only a NaN is not equal to itself.
+            let infinity = [f64::INFINITY, f64::NEG_INFINITY][source.below(2) as usize];
+            for value in [infinity, f64::NAN] {
+                let at = source.below(n as u64) as usize;
+                values.iter_mut().skip(at).take(1).for_each(|element| *element = value);
+            }
             values
         }
         Draw::WithZeros(draw) => {
@@ -633,7 +648,7 @@ mod tests {
         };
         assert!(zeros(0) == zeros(1) && (5..30).contains(&zeros(0).len()));
         let values = reals(Draw::NotFinite(Box::new(Draw::Normal(1.0))), 0);
-        assert_eq!(values.iter().filter(|value| !value.is_finite()).count(), 1);
+        assert!(values.iter().any(|value| value.is_nan()) && values.iter().any(|value| value.is_infinite()));
         let quarters = reals(Draw::Quarters, 0);
         assert!(quarters.iter().all(|value| (4.0 * value).fract() == 0.0));
     }

@@ -12,7 +12,7 @@ use hlo_eval::global::GlobalProgram;
 use hlo_eval::npz::{NpzReader, NpzWriter};
 use hlo_eval::{EvalError, Inputs, Outputs, entry_leaves};
 use hlo_ir::literal::{Literal, Scalar};
-use hlo_ir::{ArrayShape, Module};
+use hlo_ir::{ArrayShape, Module, NumberClass};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -168,7 +168,13 @@ fn draws_of_trial(module: &Module, trial: u64) -> Vec<Draw> {
     }
     let thresholds = find_thresholds(module);
     let shapes: Vec<ArrayShape> = entry_leaves(module).into_iter().map(|leaf| leaf.shape).collect();
+    let mut n_preds = 0;
     let draws = needs.iter().zip(&thresholds).zip(&shapes).map(|((needs, of), shape)| {
+        if shape.dtype.class() == NumberClass::Pred {
+            let place = n_preds;
+            n_preds += u64::from(shape.n_elems() == 1);
+            return of_preds(shape, place, trial);
+        }
         let sized = of_size(draw_of(*needs, kind == Trial::Beyond), of, shape, kind);
         with_thresholds(sized, *needs, of, trial)
     });
@@ -192,12 +198,43 @@ fn draws_of_trial(module: &Module, trial: u64) -> Vec<Draw> {
     draws
 }
 
+/// Booleans: a mask is empty in one trial and full in another. Those that stand alone take turns, so that four trials have all pairs of
+/// two of them; `place` is the number of the leaf among these.
+fn of_preds(shape: &ArrayShape, place: u64, trial: u64) -> Draw {
+    if shape.n_elems() == 1 {
+        return Draw::Constant(f64::from(u8::from((trial - 1) >> (place % 2) & 1 == 1)));
+    }
+    match Trial::of(trial) {
+        Trial::Plain | Trial::Beyond | Trial::Special => Draw::Normal(1.0),
+        Trial::Small => Draw::Constant(0.0),
+        Trial::Large => Draw::Constant(1.0),
+    }
+}
+
+/// A counter: in each trial of another size.
+fn counter(is_signed: bool, ends_loop: bool, kind: Trial) -> Draw {
+    Draw::Constant(match kind {
+        Trial::Plain => 3.0,
+        Trial::Beyond if ends_loop => 9.0,
+        Trial::Small if ends_loop => 33.0,
+        Trial::Large if ends_loop => 64.0,
+        Trial::Special if is_signed && !ends_loop => -3.0,
+        Trial::Special => 0.0,
+        Trial::Beyond => 11.0,
+        Trial::Small => 1_234.0,
+        Trial::Large => 100_003.0,
+    })
+}
+
 /// A plain distribution, with the sizes that the kind of a trial looks for.
 fn of_size(plain: Draw, of: &LeafThresholds, shape: &ArrayShape, kind: Trial) -> Draw {
     let is_float = shape.dtype.is_float();
     match plain {
         // The only element of a leaf is a counter rather than data.
-        Draw::Normal(_) if !is_float && shape.n_elems() > 1 && !of.ends_loop => Draw::Wide,
+        Draw::Normal(_) if !is_float && shape.n_elems() == 1 => {
+            counter(shape.dtype.class() == NumberClass::Signed, of.ends_loop, kind)
+        }
+        Draw::Normal(_) if !is_float && !of.ends_loop => Draw::Wide,
         Draw::Normal(_) if is_float && kind == Trial::Small && of.is_ordered => Draw::Quarters,
         Draw::Normal(_) if is_float => Draw::Normal(kind.size()),
         Draw::Positive(_) if is_float => Draw::Positive(kind.size() * kind.size()),
@@ -207,8 +244,10 @@ fn of_size(plain: Draw, of: &LeafThresholds, shape: &ArrayShape, kind: Trial) ->
 
 /// A distribution with elements near the thresholds of a leaf that meet its needs.
 fn with_thresholds(otherwise: Draw, needs: LeafNeeds, of: &LeafThresholds, trial: u64) -> Draw {
+    // A program that asks whether a divisor is zero has an answer for it.
+    let is_special = Trial::of(trial) == Trial::Special;
     let fits = |value: &&f64| {
-        (!needs.is_positive || **value > 0.0)
+        (!needs.is_positive || **value > 0.0 || is_special && **value == 0.0)
             && (!needs.is_fraction || **value < 1.0)
             && (!of.ends_loop || value.abs() <= MOST_ITERATIONS)
     };

@@ -279,11 +279,12 @@ pub(crate) fn differences(
 ) -> Vec<LeafDifference> {
     let rows = expected.leaves.iter().zip(&found.leaves).enumerate();
     let measure = |leaf: usize| measures.get(leaf).copied().unwrap_or_default();
-    let of = |(number, (expected, found)): (usize, (&Vec<Arc<Literal>>, &Vec<Arc<Literal>>))| LeafDifference {
-        number,
-        ..of_leaf(expected, found, tolerance.of_output(measure(number)))
-    };
-    rows.map(of).collect()
+    let mut out = Vec::with_capacity(expected.leaves.len());
+    for (number, (expected, found)) in rows {
+        let difference = of_leaf(expected, found, tolerance.of_output(measure(number)));
+        out.push(LeafDifference { number, ..difference });
+    }
+    out
 }
 
 /// The differences of one output's arrays, `[device]`; the shapes are the same.
