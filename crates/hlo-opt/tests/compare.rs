@@ -68,7 +68,7 @@ fn what_a_pass_makes_is_the_same_and_another_rate_is_not() {
     let words = ["different (seed 0): output 0 (%new_weight) of device 0 at [0,0]: expected ", "1 of 1 outputs differ"];
     expect(&["compare", &sgd, &wrong], 4, &words);
     expect(&["compare", &sgd, &wrong, "--rtol", "1"], 0, &["the same"]);
-    expect(&["compare", &sgd, &wrong, "--atol", "9"], 0, &["the same"]);
+    expect(&["compare", &sgd, &wrong, "--atol", "9e3"], 0, &["the same"]);
     expect(&["compare", &sgd, &sharded, "--rtol=-1"], 2, &["expected a number that is not negative"]);
 }
 
