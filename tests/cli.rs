@@ -283,7 +283,7 @@ fn a_negative_number_is_a_value_that_is_refused() {
         (["--timeout", "-1", &step, "-q"], "expected a positive number of seconds"),
         (["--num-partitions", "-1", &step, "-q"], "-1 is not in 1..16777216"),
         (["eval", &step, "--seed", "-1"], "invalid digit"),
-        (["audit", &step, "--max-peak-bytes", "-1"], "invalid digit"),
+        (["audit", &step, "--max-peak-bytes", "-1"], "expected a number of bytes"),
     ] {
         let Outcome { code, stdout, stderr } = run(&words);
         assert_eq!((code, stdout.as_str()), (2, ""), "{words:?}: {stderr}");
