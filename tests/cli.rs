@@ -308,16 +308,15 @@ fn options_without_effect_are_refused() {
 }
 
 #[test]
-fn each_objective_takes_the_best_by_its_own_measure() {
-    // Where every update in shards is faster than those that pay alone.
-    let step = sample("programs/mlp_adam_summary.hlo");
-    let figures = |objective: &str| {
-        let (report, _) = preset(&format!("data-parallel{{objective={objective}}}"), &step);
-        let after = &report["modules"][0]["totals"]["after"];
-        (after["time"]["critical_path_s"].as_f64().expect("a time"), after["peak_bytes"].as_u64().expect("a peak"))
-    };
-    let ((time, of_fastest), (of_least, memory)) = (figures("time"), figures("memory"));
-    assert!(time <= of_least && memory <= of_fastest, "time {time} {of_fastest}, memory {of_least} {memory}");
+fn the_objective_of_memory_takes_the_least_peak() {
+    for step in ["programs/mlp_adam_summary.hlo", "passes/sink-all-reduce/jax-accumulation.hlo"] {
+        let peak = |objective: &str| {
+            let (report, _) = preset(&format!("data-parallel{{objective={objective}}}"), &sample(step));
+            report["modules"][0]["totals"]["after"]["peak_bytes"].as_u64().expect("a peak")
+        };
+        let (of_fastest, least) = (peak("time"), peak("memory"));
+        assert!(least <= of_fastest, "{step}: {least} {of_fastest}");
+    }
 }
 
 #[test]

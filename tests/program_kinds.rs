@@ -227,7 +227,7 @@ fn a_pass_says_what_the_kind_of_the_program_rests_on() {
     let local = written("placed.per_device.hlo", "");
     let made = run(&["--preset", "auto-spmd", &written("placed.whole.hlo", MAXIMAL), "-q", "-o", &local]);
     assert_eq!((made.code, made.stderr.as_str()), (0, ""));
-    let out = run(&["--pass", "spmd-partition", "--explain", &local, "-o", &written("placed.again.hlo", "")]);
+    let out = run(&["--pass", "spmd-partition", "--report", "text", &local, "-o", &written("placed.again.hlo", "")]);
     assert!(
         out.stderr.contains("a per-device program: `%all-gather` exchanges values between devices"),
         "{}",

@@ -338,8 +338,6 @@ pub const PRESETS: [Preset; 5] = [
             way("gradients summed once, the batch in parts, few collectives", Some(1), IN_PARTS_COMBINED),
             way("updates in shards, the batch in parts", Some(3), IN_PARTS),
             way("updates in shards, the batch in parts, few collectives", Some(3), IN_PARTS_COMBINED),
-            // What pays is asked of each update alone, which their sum need not follow.
-            way("every update in shards", Some(1), "shard-weight-update{profit=always},dce"),
         ],
         by_memory: ByMemory::Least(&[
             way("as it is", None, ""),
