@@ -140,6 +140,11 @@ impl Prover {
         let module = side.module;
         let instruction = module.inst(inst);
         let row = instruction.opcode.row();
+        // What calls a computation with effects is no function of its operands, whatever the computation gives.
+        let has_rule = matches!(row.flow, Flow::Collective(_) | Flow::AsyncStart(Begun::Collective(_)) | Flow::All);
+        if has_rule && effect_of(module, inst).is_some() {
+            return None;
+        }
         match row.flow {
             Flow::Parameter => {
                 let number = ParameterAttrs::of(&instruction.attrs)?.number;
@@ -173,12 +178,6 @@ impl Prover {
                 let dtype = module.shape(inst).as_array()?.dtype;
                 let n = self.n_devices() as i64;
                 Some(Tree::Leaf(self.arrays.numbers(dtype, (0..n).map(id))))
-            }
-            // What calls a computation with effects is no function of its operands, whatever the computation gives.
-            Flow::Collective(_) | Flow::AsyncStart(Begun::Collective(_)) | Flow::All
-                if effect_of(module, inst).is_some() =>
-            {
-                None
             }
             Flow::Collective(rule) => self.collective(side, inst, rule, operands),
             Flow::AsyncStart(begun) => {
