@@ -179,11 +179,11 @@ fn draws_of_trial(module: &Module, trial: u64) -> Vec<Draw> {
         with_thresholds(sized, *needs, of, trial)
     });
     let mut draws: Vec<Draw> = draws.collect();
-    let is_checked = |leaf: &usize| thresholds[*leaf].is_checked && shapes[*leaf].dtype.is_float();
-    let checked: Vec<usize> = (0..draws.len()).filter(is_checked).collect();
     if kind != Trial::Special {
         return draws;
     }
+    let is_checked = |leaf: &usize| thresholds[*leaf].is_checked && shapes[*leaf].dtype.is_float();
+    let checked: Vec<usize> = (0..draws.len()).filter(is_checked).collect();
     for (number, (draw, shape)) in draws.iter_mut().zip(&shapes).enumerate() {
         if shape.dtype.is_float() && shape.n_elems() > 1 {
             // Some arrays are as new weights and new state are: all zero.

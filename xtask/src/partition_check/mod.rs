@@ -56,7 +56,7 @@ pub(crate) struct Base {
 struct Counts {
     tried: usize,
     same: usize,
-    /// Of these, programs of which more than 1 % of an output is NaN, in the same places before and after.
+    /// Programs among these with NaN in more than 1 % of an output, in the same places before and after.
     undecided: usize,
     /// Strategies and plans that cut nothing.
     uncut: usize,

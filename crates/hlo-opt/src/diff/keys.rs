@@ -11,7 +11,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 pub(super) struct Keys {
     /// What an instruction does: opcode, shape, attributes and marks; not its operands, nor what it calls.
     pub own: SecondaryMap<InstId, u64>,
-    /// What an instruction computes: `own`, what it calls, and the same of all operands and of what must run before it.
+    /// The value of an instruction: `own`, what it calls, and the same of all operands and of what must run before it.
     pub value: SecondaryMap<InstId, u64>,
     /// What a computation is: all its instructions.
     pub comp: SecondaryMap<CompId, u64>,
