@@ -9,6 +9,7 @@ use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::counts::{CountsError, find_counts};
 use hlo_analysis::program_kind::{ProgramDecision, ProgramKind, decide};
 use hlo_ir::attrs::ParameterAttrs;
+use hlo_ir::devices::find_n_devices;
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::{InstId, Module};
 use std::path::Path;
@@ -62,11 +63,12 @@ pub(crate) fn complete(
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
     let had = (loaded.module.header.replica_count, loaded.module.header.num_partitions);
-    set_counts(source, &mut loaded.module, counts, console)?;
+    let decide = |module: &Module| decide(module, counts.program.map(Into::into), stage_of(Path::new(&source.name)));
+    set_counts(source, &mut loaded.module, (counts, &decide), console)?;
     if had != (loaded.module.header.replica_count, loaded.module.header.num_partitions) {
         source.verify(part, loaded, console.has_color)?;
     }
-    let decision = decide(&loaded.module, counts.program.map(Into::into), stage_of(Path::new(&source.name)));
+    let decision = decide(&loaded.module);
     loaded.program = Some(decision);
     tell(&loaded.module, decision, takes, console);
     if !decision.is_global() {
@@ -133,11 +135,11 @@ pub(crate) fn refuse_per_device(
     Err(Failure::Diagnostics(source.render(part, Some(loaded), vec![diagnostic], has_color)))
 }
 
-/// The counts that the user says, or that the collectives say.
+/// The counts that the user says, or that the collectives say, or in the program of each device the annotations.
 fn set_counts(
     source: &Source,
     module: &mut Module,
-    counts: CountArgs,
+    (counts, decide): (CountArgs, &dyn Fn(&Module) -> ProgramDecision),
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
     let header = &mut module.header;
@@ -155,7 +157,18 @@ fn set_counts(
         return Ok(());
     }
     let advice = "say them with --num-partitions or --num-replicas";
-    match find_counts(module) {
+    let found = find_counts(module);
+    let n_annotated = find_n_devices(module);
+    if matches!(found, Ok(None) | Err(CountsError::Unnamed(_)))
+        && module.n_devices() == 1
+        && n_annotated > 1
+        && decide(module).kind == ProgramKind::PerDevice
+    {
+        console.say(&format!("note: the header has no counts; {n_annotated} partitions, by `sharding=`\n"));
+        module.header.num_partitions = n_annotated as i64;
+        return Ok(());
+    }
+    match found {
         Ok(Some(found)) => {
             let name = module.inst_name(found.from);
             let counts = [(found.replicas, "replicas"), (found.partitions, "partitions")];

@@ -133,6 +133,34 @@ fn signatures_that_differ_are_an_error_that_names_the_difference() {
     expect(&["compare", &a, "no-such-file"], 1, &["cannot read `no-such-file`"]);
 }
 
+/// The program of each of four devices, as a partitioner names it; its header counts none.
+const WITHOUT_COUNTS: &str = "\
+HloModule m
+
+%add (x: u32[], y: u32[]) -> u32[] {
+  %x = u32[] parameter(0)
+  %y = u32[] parameter(1)
+  ROOT %z = u32[] add(%x, %y)
+}
+
+ENTRY %main_spmd {
+  %a = u32[16]{0} parameter(0), sharding={devices=[4]<=[4]}
+  ROOT %r = u32[16]{0} all-reduce(%a), channel_id=1, replica_groups={}, to_apply=%add, sharding={devices=[4]<=[4]}
+}
+";
+
+#[test]
+fn devices_that_annotations_alone_name_are_counted() {
+    let folder = Folder::new("annotated");
+    let a = folder.file("a.hlo", WITHOUT_COUNTS);
+    let local = WITHOUT_COUNTS.replace("all-reduce(%a), channel_id=1, replica_groups={}, to_apply=%add", "copy(%a)");
+    let b = folder.file("b.hlo", &local);
+    let counted = folder.file("c.hlo", &WITHOUT_COUNTS.replace("HloModule m", "HloModule m, num_partitions=4"));
+    expect(&["compare", &a, &b], 4, &["the header has no counts; 4 partitions, by `sharding=`", "output 0 (%r)"]);
+    expect(&["prove", &a, &b], 4, &["on 4 devices"]);
+    expect(&["compare", &a, &counted], 0, &["on 4 devices"]);
+}
+
 #[test]
 fn state_in_shards_is_compared_by_its_folder() {
     let folder = Folder::new("state");

@@ -16,7 +16,8 @@ pub(crate) fn is_same_interface(a: &Module, chain: &[&Module]) -> bool {
 pub(super) fn difference(a: &Module, chain: &[&Module]) -> Option<String> {
     let (first, last) = (chain.first()?, chain.last()?);
     if let Some(other) = chain.iter().find(|other| other.n_devices() != a.n_devices()) {
-        return Some(format!("expected {} devices, found {}", a.n_devices(), other.n_devices()));
+        let (expected, found) = (a.n_devices(), other.n_devices());
+        return Some(format!("expected {expected} devices, found {found}; --num-partitions says how many both run on"));
     }
     let params = |module: &Module| entry_leaves(module).into_iter().map(|leaf| leaf.shape).collect::<Vec<_>>();
     in_leaves("input", &params(a), &params(first))
