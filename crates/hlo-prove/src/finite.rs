@@ -22,7 +22,8 @@ impl Elementwise {
         let estimate = self.estimate(terms, factor);
         let (Some(m), false) = (estimate.magnitude(), estimate == Estimate::Known(0.0)) else { return false };
         // Half of the range is left to what is multiplied. Inputs have no bounds: many are much smaller than one, few much larger.
-        let (smaller, larger) = if matches!(estimate, Estimate::Known(_)) { (0, 0) } else { (8, 4) };
+        let (smaller, larger) =
+            if matches!(estimate, Estimate::Known(_)) { (0, 0) } else { (MUCH_SMALLER, MUCH_LARGER) };
         match op.linear() {
             Linear::Product | Linear::DotProduct => (least..=greatest / 2 - larger).contains(&m.exponent),
             Linear::Quotient => !m.may_be_zero && (smaller - greatest / 2..=greatest).contains(&m.exponent),
@@ -267,7 +268,9 @@ fn exponential(op: &ElementwiseOp, x: Estimate) -> Estimate {
         }
         // Numbers near a power of two are often four times as large.
         Estimate::Finite(m) if m.exponent <= most - 3 => {
-            Estimate::Finite(Magnitude { may_be_zero: op.opcode != Opcode::Exponential && m.may_be_zero, ..GENERIC })
+            let exponent = (f64::exp2(f64::from(m.exponent)) * std::f64::consts::LOG2_E).ceil() as i32;
+            let may_be_zero = op.opcode != Opcode::Exponential && m.may_be_zero;
+            Estimate::Finite(Magnitude { exponent, may_be_zero, is_whole: false })
         }
         Estimate::Known(_) | Estimate::Finite(_) | Estimate::Masked | Estimate::Unfit => Estimate::Unfit,
     }
@@ -322,13 +325,22 @@ fn extremum(is_maximum: bool, x: Estimate, y: Estimate) -> Estimate {
     .or_unfit_if(!above.is_finite() && above != f64::NEG_INFINITY)
 }
 
+/// Powers up to this keep numbers near one.
+const MOST_POWER: f64 = 8.0;
+
+/// Numbers near a power of two are often so many powers of two larger.
+const SPREAD: f64 = 2.0;
+
 fn power(x: Estimate, y: Estimate) -> Estimate {
     let (Some(base), Some(exponent)) = (x.magnitude(), y.magnitude()) else { return Estimate::Unfit };
     match y {
         Estimate::Known(k) if k < 0.0 && base.may_be_zero => Estimate::Unfit,
         Estimate::Known(k) => {
-            let exponent = (f64::from(base.exponent) * k).round();
-            Estimate::Finite(Magnitude { exponent: exponent.clamp(-1e6, 1e6) as i32, ..base })
+            // High powers take numbers near one far away from it, up and down.
+            let spread = if k.abs() > MOST_POWER { SPREAD * k.abs() } else { 0.0 };
+            let exponent = (f64::from(base.exponent) * k).round() + spread;
+            let may_be_zero = base.may_be_zero || spread > 0.0;
+            Estimate::Finite(Magnitude { exponent: exponent.clamp(-1e6, 1e6) as i32, may_be_zero, ..base })
         }
         _ => Estimate::Finite(Magnitude { exponent: 0, may_be_zero: base.may_be_zero, is_whole: exponent.is_whole }),
     }
@@ -348,7 +360,7 @@ fn of_routine(routine: ElementwiseRoutine, op: &ElementwiseOp, of_args: &[Estima
         }
         (ElementwiseRoutine::Select, &[_, x, y]) => x.or(y),
         (ElementwiseRoutine::Clamp, &[low, x, high]) => extremum(false, extremum(true, x, low), high),
-        // Fewer bits of exponent make infinities of large numbers.
+        // Fewer bits of exponent make infinities of large numbers, and zeros of small ones.
         (ElementwiseRoutine::ReducePrecision, &[x]) if op.attributes.contains("exponent_bits=Int(8)") => x,
         (ElementwiseRoutine::Compare | ElementwiseRoutine::IsFinite, _) => Estimate::Finite(WHOLE),
         (ElementwiseRoutine::Complex, &[re, im]) if re.is_finite() && im.is_finite() => Estimate::Finite(GENERIC),
@@ -379,6 +391,23 @@ fn converted(op: &ElementwiseOp, x: Estimate) -> Estimate {
         _ if is_whole(op.dtype) || is_whole(op.operand_dtype) && x == Estimate::Finite(GENERIC) => {
             Estimate::Finite(WHOLE)
         }
-        Estimate::Known(_) | Estimate::Finite(_) | Estimate::Masked | Estimate::Unfit => x,
+        Estimate::Finite(m) => narrowed(op.dtype, m),
+        Estimate::Known(_) | Estimate::Masked | Estimate::Unfit => x,
     }
 }
+
+/// A number that depends on inputs in another type of floats. Near the ends of its range numbers become infinite and zero: many are
+/// much smaller than the power of two that they are near, few much larger.
+fn narrowed(dtype: DType, m: Magnitude) -> Estimate {
+    let Some((least, greatest)) = range_of(dtype) else { return Estimate::Finite(m) };
+    if !m.is_whole && m.exponent + MUCH_LARGER > greatest {
+        return Estimate::Unfit;
+    }
+    Estimate::Finite(Magnitude { may_be_zero: m.may_be_zero || m.exponent - MUCH_SMALLER < least, ..m })
+}
+
+/// How many powers of two inputs are often smaller than what they are near.
+const MUCH_SMALLER: i32 = 8;
+
+/// How many powers of two inputs are sometimes larger than what they are near.
+const MUCH_LARGER: i32 = 4;

@@ -86,7 +86,13 @@ impl ModuleWords {
             let attributes = self.attributes(terms, module, inst);
             let constant = instruction.attrs.as_constant();
             let operands: Vec<Option<&usize>> = instruction.operands.iter().map(|o| numbers.get(o)).collect();
-            let _ = write!(text, "{} {shape:?} {operands:?}{attributes} {constant:?};", instruction.opcode);
+            let _ = write!(text, "{} {shape:?} {operands:?}{attributes} {constant:?}", instruction.opcode);
+            let control = instruction.marks.as_ref().map_or(&[][..], |marks| &marks.control_predecessors);
+            if !control.is_empty() {
+                let control: Vec<Option<&usize>> = control.iter().map(|before| numbers.get(before)).collect();
+                let _ = write!(text, " after={control:?}");
+            }
+            text.push(';');
         }
         let root = computation.root.expand().and_then(|root| numbers.get(&root).copied());
         let _ = write!(text, "{root:?}");

@@ -15,7 +15,7 @@ use crate::prover::{Prover, Side};
 use crate::rules::Rules;
 use crate::term::Node;
 use hashbrown::{HashMap, HashSet};
-use hlo_ir::{InstId, Module, Opcode, Shape};
+use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use smallvec::SmallVec;
 
 impl Prover {
@@ -109,19 +109,26 @@ impl Prover {
         }
     }
 
-    /// An order of two effects that control predecessors ask for in the first module, and nothing in the later ones.
+    /// An order of two effects that the first module asks for, by whatever stands between them, and the later ones do not.
     fn lost_order(&self, modules: &[&Module]) -> Option<String> {
+        // Operands alone ask for the same order wherever they are the same.
+        if !modules.first().is_some_and(|module| orders_beside_operands(module)) {
+            return None;
+        }
+        let callers: Vec<_> = modules.iter().map(|module| callers_of(module)).collect();
         let events = &self.outside.events;
         let of_inst: HashMap<(usize, InstId), &Event> = events.iter().map(|e| ((e.side, e.inst), e)).collect();
         // Effects by what they make of the world, with what must have come before; of schedules that is every effect before.
         let orders = |is_first: bool| -> HashMap<&Value, HashSet<&Value>> {
             let mut orders: HashMap<&Value, HashSet<&Value>> = HashMap::new();
+            let mut known: HashMap<(usize, InstId), HashSet<InstId>> = HashMap::new();
             for event in events.iter().filter(|event| (event.side == 0) == is_first) {
-                let marks = modules.get(event.side).and_then(|module| module.inst(event.inst).marks.as_ref());
-                let before = marks.map_or(&[][..], |marks| marks.control_predecessors.as_slice());
-                let before =
-                    before.iter().filter_map(|&inst| of_inst.get(&(event.side, inst))).map(|event| &event.after);
-                orders.entry(&event.after).or_default().extend(before);
+                let Some(module) = modules.get(event.side) else { continue };
+                let before = known
+                    .entry((event.side, event.inst))
+                    .or_insert_with(|| runs_before(module, &callers[event.side], event.inst));
+                let before = before.iter().filter_map(|&inst| of_inst.get(&(event.side, inst)));
+                orders.entry(&event.after).or_default().extend(before.map(|event| &event.after));
             }
             orders
         };
@@ -178,6 +185,48 @@ impl Prover {
             None => String::new(),
         }
     }
+}
+
+/// Whether a module asks for an order by more than what its instructions compute from.
+fn orders_beside_operands(module: &Module) -> bool {
+    let mut insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
+    insts.any(|&inst| {
+        let instruction = module.inst(inst);
+        let has_control = instruction.marks.as_ref().is_some_and(|marks| !marks.control_predecessors.is_empty());
+        has_control || matches!(instruction.opcode, Opcode::AddDependency | Opcode::OptimizationBarrier)
+    })
+}
+
+/// The instructions that call each computation.
+fn callers_of(module: &Module) -> HashMap<CompId, Vec<InstId>> {
+    let mut callers: HashMap<CompId, Vec<InstId>> = HashMap::new();
+    for &inst in module.computations().iter().flat_map(|&comp| &module.comp(comp).insts) {
+        for comp in module.called(inst) {
+            callers.entry(comp).or_default().push(inst);
+        }
+    }
+    callers
+}
+
+/// What has to have run before an instruction: what it needs, and what its callers need, with all that these call.
+fn runs_before(module: &Module, callers: &HashMap<CompId, Vec<InstId>>, inst: InstId) -> HashSet<InstId> {
+    let (mut before, mut open) = (HashSet::new(), Vec::new());
+    let mut within: HashSet<CompId> = HashSet::new();
+    let mut outwards = vec![inst];
+    while let Some(inst) = outwards.pop() {
+        open.extend(module.needed(inst));
+        let parent = module.inst(inst).parent;
+        if within.insert(parent) {
+            outwards.extend(callers.get(&parent).into_iter().flatten());
+        }
+    }
+    while let Some(inst) = open.pop() {
+        if before.insert(inst) {
+            open.extend(module.needed(inst));
+            open.extend(module.called(inst).into_iter().flat_map(|comp| module.comp(comp).insts.iter().copied()));
+        }
+    }
+    before
 }
 
 /// The first instruction of one side of which no event leads to one of these worlds.

@@ -119,6 +119,54 @@ fn an_order_that_control_predecessors_ask_for_is_kept() {
     assert!(text.contains("`outfeed` %p need not come after `outfeed` %o"), "{text}");
 }
 
+/// Programs in which the call of `q` waits for that of `p` by what stands in the place of `WAIT`, and nothing without it.
+const WAITING: [(&str, &str); 6] = [
+    ("n = f32[4] negate(x)WAIT; Q(n)", ", control-predecessors={p}"),
+    ("n = f32[4] negate(x)WAIT; m = f32[4] add(n, n); Q(m)", ", control-predecessors={p}"),
+    ("r = f32[4] call(x), to_apply=calls_qWAIT", ", control-predecessors={p}"),
+    ("r = f32[4] fusion(x), kind=kLoop, calls=calls_qWAIT", ", control-predecessors={p}"),
+    ("r = f32[4] map(x), dimensions={0}, to_apply=both_WAIT", "waiting"),
+    ("b = (f32[4], token[]) opt-barrier(t); n = f32[4] get-tuple-element(b), index=0; Q(WAIT)", "n"),
+];
+
+#[test]
+fn an_order_that_other_instructions_hand_on_is_kept() {
+    let call = |name: &str, operand: &str, shape: &str| {
+        format!("{name} = {shape} custom-call({operand}), custom_call_target=\"{name}\", custom_call_has_side_effect=true")
+    };
+    let both = |name: &str, wait: &str| {
+        let (p, q) = (call("p", "e", "f32[]"), call("q", "e", "f32[]"));
+        format!("both_{name} {{\n  e = f32[] parameter(0)\n  {p}\n  {q}{wait}\n  ROOT d = f32[] negate(e)\n}}\n\n")
+    };
+    for (lines, wait) in WAITING {
+        let module = |wait: &str| {
+            let lines = lines.replace("WAIT", wait);
+            let lines = match lines.split_once("Q(") {
+                Some((before, operand)) => format!("{before}{}", call("q", operand.trim_end_matches(')'), "f32[4]")),
+                None => lines,
+            };
+            let lines: String = lines.split("; ").map(|line| format!("  {line}\n")).collect();
+            let inner = call("inner", "k", "f32[4]").replace("\"inner\"", "\"q\"");
+            parsed(&format!(
+                "HloModule m\n\ncalls_q {{\n  k = f32[4] parameter(0)\n  {inner}\n  ROOT r0 = f32[4] negate(k)\n}}\n\n{}{}ENTRY main {{\n  \
+                 x = f32[4] parameter(0)\n  s = token[] after-all()\n  {}\n  o = token[] outfeed(x, s), outfeed_shape=f32[4]\n  \
+                 t = (f32[4], token[]) tuple(x, o)\n{lines}  ROOT y = f32[4] sine(x)\n}}\n",
+                both("waiting", ", control-predecessors={p}"),
+                both("free", ""),
+                call("p", "x", "f32[4]"),
+            ))
+        };
+        let free = match wait {
+            "waiting" => "free",
+            "n" => "x",
+            _ => "",
+        };
+        let (waiting, free) = (module(wait), module(free));
+        assert!(is_proved(&waiting, &waiting.clone()), "{lines}");
+        assert!(!is_proved(&waiting, &free), "{lines}");
+    }
+}
+
 #[test]
 fn names_and_places_in_the_source_say_nothing() {
     let marked = format!("{OUTFEED}, metadata={{op_name=\"print\"}}");

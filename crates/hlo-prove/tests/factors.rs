@@ -284,3 +284,44 @@ fn factors_that_are_zero_or_not_finite_are_not_moved() {
     }
     assert!(n_proved > 300 && n_apart > 300, "{n_proved} proved, {n_apart} apart");
 }
+
+/// Factors that are zero or infinite for inputs near one, and whether they divide.
+const NEAR_ONE: [(&str, &str); 7] = [
+    ("f = f4e2m1fn[] convert(s); c = f32[] convert(f)", "divide"),
+    ("f = f8e4m3fn[] convert(s); c = f32[] convert(f)", "divide"),
+    ("k = f32[] constant(20000); m = f32[] multiply(s, k); f = f16[] convert(m); c = f32[] convert(f)", "multiply"),
+    ("e = f32[] exponential(s); f = f32[] exponential(e); c = f32[] exponential(f)", "multiply"),
+    ("k = f32[] constant(100); c = f32[] power(s, k)", "multiply"),
+    ("k = f32[] constant(100); c = f32[] power(s, k)", "divide"),
+    ("k = f32[] constant(-100); c = f32[] power(s, k)", "multiply"),
+];
+
+#[test]
+fn factors_that_leave_their_range_for_inputs_near_one_are_not_moved() {
+    let module = |factor: &str, lines: &str| {
+        let factor: String = factor.split("; ").map(|line| format!("  {line}\n")).collect();
+        let text = format!(
+            "HloModule m, num_partitions=4\n\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT o = f32[] add(a, b)\n}}\n\n\
+             ENTRY main {{\n  s = f32[] parameter(0), sharding={{replicated}}\n  x = f32[8] parameter(1)\n{factor}  \
+             cs = f32[8] broadcast(c), dimensions={{}}\n{lines}}}\n"
+        );
+        let sum = "replica_groups={{0,1,2,3}}, channel_id=1, use_global_device_ids=true, to_apply=add";
+        hlo_text::parse_module(&text.replace("SUM", sum)).unwrap_or_else(|e| panic!("{e:?}\n{text}")).module
+    };
+    let is_proved = |factor: &str, op: &str| {
+        let before = module(factor, &format!("  y = f32[8] {op}(x, cs)\n  ROOT r = f32[8] all-reduce(y), SUM\n"));
+        let after = module(factor, &format!("  y = f32[8] all-reduce(x), SUM\n  ROOT r = f32[8] {op}(y, cs)\n"));
+        prove(&before, &after, &Options::default()).expect("a pair").is_proved()
+    };
+    for (factor, op) in NEAR_ONE {
+        assert!(!is_proved(factor, op), "{factor}: {op}");
+    }
+    for (factor, op) in [
+        ("f = bf16[] convert(s); c = f32[] convert(f)", "divide"),
+        ("f = f16[] convert(s); c = f32[] convert(f)", "multiply"),
+        ("c = f32[] exponential(s)", "multiply"),
+        ("k = f32[] constant(2); c = f32[] power(s, k)", "divide"),
+    ] {
+        assert!(is_proved(factor, op), "{factor}: {op}");
+    }
+}
