@@ -7,8 +7,8 @@
 //! 1. Assume that all parameters are positive, and find the values that cannot be negative then ([`find_not_negative`]). A dot, a
 //!    sum over a dim or a sine ends this: no sign of a parameter helps what is behind it.
 //! 2. Carry each need from the op that has it back through values found in step 1, by steps that keep the sign: a positive scale, a
-//!    conversion, a broadcast, the addition of a square. A square, an exponential, a magnitude and a maximum end it, because they
-//!    are not negative whatever the parameter is. A weight that reaches the root only through a dot keeps both signs.
+//!    conversion, a broadcast, the addition of a square. A square, an exponential, a magnitude and a maximum of one of these end it, because
+//!    they are not negative whatever the parameter is. A weight that reaches the root only through a dot keeps both signs.
 //! 3. Carry the bounds of indices back in the same way, without a condition.
 //!
 //! Cost: linear in the leaves of the module's values, times the depth of its loops.
@@ -64,7 +64,8 @@ impl LeafNeeds {
 /// The needs of each array leaf of the entry's parameters, in order.
 pub fn find_input_needs(module: &Module) -> Vec<LeafNeeds> {
     let values = Values::find(module, Through::ALL, SharedCallees::Entered);
-    let finder = Finder { module, not_negative: find_not_negative(module, &values), values };
+    let [always, not_negative] = [false, true].map(|are_params| find_not_negative(module, &values, are_params));
+    let finder = Finder { module, not_negative, always, values };
     let needs = finder.carry_back();
     let mut leaves = Vec::new();
     let params = module.entry().map_or(&[][..], |entry| &module.comp(entry).params);
@@ -81,16 +82,16 @@ pub fn find_input_needs(module: &Module) -> Vec<LeafNeeds> {
     leaves
 }
 
-/// The values that are not negative if no parameter of the entry is.
+/// The values that are not negative if no parameter of the entry is (`are_params`), or whatever these are.
 ///
 /// Starts from all of them and drops those that may be negative until nothing changes, so that what a loop carries is found as well.
-fn find_not_negative(module: &Module, values: &Values) -> SecondaryMap<ValueId, bool> {
+fn find_not_negative(module: &Module, values: &Values, are_params: bool) -> SecondaryMap<ValueId, bool> {
     let mut kept: SecondaryMap<ValueId, bool> = SecondaryMap::with_default(true);
     loop {
         let mut has_changed = false;
         for (value, leaf) in &values.values {
             let holds = match leaf.origin {
-                Origin::EntryParam => true,
+                Origin::EntryParam => are_params,
                 Origin::Param | Origin::Carry | Origin::CallResult => values.sources[value].iter().all(|&s| kept[s]),
                 Origin::Computed => is_not_negative(module, values, &kept, value),
             };
@@ -180,6 +181,8 @@ struct Finder<'m> {
     module: &'m Module,
     values: Values,
     not_negative: SecondaryMap<ValueId, bool>,
+    /// The values that are not negative whatever the parameters are.
+    always: SecondaryMap<ValueId, bool>,
 }
 
 impl Finder<'_> {
@@ -237,7 +240,12 @@ impl Finder<'_> {
                     give(*less, LeafNeeds::of_domain(Domain::Fraction));
                 }
             }
-            ResultSign::AnyOperand => data.into_iter().for_each(|operand| give(operand, needs.of_index())),
+            // One that is never negative is enough.
+            ResultSign::AnyOperand => {
+                let is_met = data.iter().any(|&operand| self.values.of(operand).is_some_and(|value| self.always[value]));
+                let needs = if is_met { needs.of_index() } else { needs };
+                data.into_iter().for_each(|operand| give(operand, needs));
+            }
             ResultSign::NotNegative => {
                 // A power or a root of a fraction is one.
                 let domain = self.module.inst(inst).opcode.row().signs.domain;

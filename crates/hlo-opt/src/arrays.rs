@@ -91,9 +91,16 @@ impl<'a> ChosenInputs<'a> {
         DrawOptions { seed, draws, same: self.same.clone() }
     }
 
-    /// Whether a trial has inputs of which NaN may come on purpose: large ones, zeros, and infinities where they are checked for.
-    pub(crate) fn may_give_nan(&self, trial: u64) -> bool {
-        self.args.inputs.is_none() && Trial::of(trial).may_give_nan()
+    /// Whether a trial has inputs of which NaN may come on purpose: indices beyond their bounds, large numbers, zeros, and infinities where they
+    /// are checked for.
+    pub(crate) fn may_give_nan(&self, module: &Module, trial: u64) -> bool {
+        let has_indices = || find_input_needs(module).iter().any(|needs| needs.last_index.is_some());
+        self.args.inputs.is_none()
+            && match Trial::of(trial) {
+                Trial::Plain | Trial::Small => false,
+                Trial::Beyond => has_indices(),
+                Trial::Large | Trial::Special => true,
+            }
     }
 
     /// How many trials a module has where the user does not say: one of each kind, and more where counters are compared with constants.
@@ -113,7 +120,7 @@ impl<'a> ChosenInputs<'a> {
 enum Trial {
     /// None.
     Plain,
-    /// Indices beyond their bounds, and thresholds. A program that marks such indices with NaN has other trials.
+    /// Indices beyond their bounds, and thresholds.
     Beyond,
     /// Small values, equal values, and thresholds.
     Small,
@@ -135,14 +142,6 @@ impl Trial {
             Trial::Plain | Trial::Beyond | Trial::Special => 1.0,
             Trial::Small => 1e-4,
             Trial::Large => 1e2,
-        }
-    }
-
-    /// Whether NaN may come of the inputs on purpose.
-    fn may_give_nan(self) -> bool {
-        match self {
-            Trial::Plain | Trial::Beyond | Trial::Small => false,
-            Trial::Large | Trial::Special => true,
         }
     }
 }
@@ -254,7 +253,9 @@ fn with_thresholds(otherwise: Draw, needs: LeafNeeds, of: &LeafThresholds, trial
     let mut values: Vec<f64> = of.values.iter().filter(fits).copied().collect();
     values.sort_by(f64::total_cmp);
     // The order of indices and their being unique is promised of all of them.
-    if values.is_empty() || needs.is_sorted || needs.is_unique {
+    // So is, in all trials but one, that they are within their bounds: JAX answers others with NaN.
+    let is_index = needs.last_index.is_some() && Trial::of(trial) != Trial::Beyond;
+    if values.is_empty() || needs.is_sorted || needs.is_unique || is_index {
         return otherwise;
     }
     Draw::Near(NearDraw { values: values.into(), turn: trial - 1, otherwise: Box::new(otherwise) })

@@ -99,6 +99,91 @@ fn a_nan_in_another_place_differs_and_one_in_the_same_is_said() {
     expect(&["compare", &a, &b, "--draw", "n1"], 4, &["output 0 (%y, jit(step)/twice) of device 0", " inf "]);
 }
 
+/// Rows of a table, by `take` of JAX: NaN for indices beyond it, which it looks for with constants.
+const TAKE: &str = "\
+HloModule take
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY main {
+  table = f32[10,4] parameter(0)
+  ids = s32[16] parameter(1)
+  zero = s32[] constant(0)
+  zeros = s32[16] broadcast(zero), dimensions={}
+  last = s32[] constant(9)
+  lasts = s32[16] broadcast(last), dimensions={}
+  above = pred[16] compare(ids, zeros), direction=GE
+  below = pred[16] compare(ids, lasts), direction=LE
+  within = pred[16] and(above, below)
+  ids1 = s32[16,1] reshape(ids)
+  rows = f32[16,4] gather(table, ids1), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
+  k = f32[] constant(nan)
+  nans = f32[16,4] broadcast(k), dimensions={}
+  withins = pred[16,4] broadcast(within), dimensions={0}
+  all = f32[16,4] select(withins, rows, nans)
+  none = f32[] constant(0)
+  ROOT sum = f32[4] reduce(all, none), dimensions={0}, to_apply=add
+}
+";
+
+#[test]
+fn indices_beyond_their_bounds_leave_trials_that_decide() {
+    let folder = Folder::new("take");
+    let a = folder.file("a.hlo", TAKE);
+    expect(&["compare", &a, &a], 0, &["the same: 1 outputs"]);
+    let b = folder.file("b.hlo", &TAKE.replace("constant(9)", "constant(8)"));
+    expect(&["compare", &a, &b], 4, &["output 0 (%sum)"]);
+}
+
+/// Signs of a product that is rounded to bf16, and a mean beside it.
+const SIGNS: &str = "\
+HloModule signs
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY main {
+  x = f32[64,32] parameter(0)
+  w = f32[32,16] parameter(1)
+  v = f32[16] parameter(2)
+  xb = bf16[64,32] convert(x)
+  wb = bf16[32,16] convert(w)
+  y = bf16[64,16] dot(xb, wb), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  yf = f32[64,16] convert(y)
+  s = f32[64,16] sign(yf)
+  zero = f32[] constant(0)
+  m = f32[] reduce(s, zero), dimensions={0,1}, to_apply=add
+  k = f32[] constant(0.5)
+  ks = f32[16] broadcast(k), dimensions={}
+  u = f32[16] multiply(v, ks)
+  ROOT out = (f32[64,16], f32[], f32[16]) tuple(s, m, u)
+}
+";
+
+#[test]
+fn elements_behind_a_step_are_counted_and_widen_nothing() {
+    let folder = Folder::new("signs");
+    let a = folder.file("a.hlo", SIGNS);
+    // Products in f32 flip few signs.
+    let right = SIGNS.replace("y = bf16[64,16]", "y = f32[64,16]").replace("yf = f32[64,16] convert(y)", "yf = f32[64,16] copy(y)");
+    let right = right.replace("xb = bf16[64,32] convert", "xb = f32[64,32] copy").replace("wb = bf16[32,16] convert", "wb = f32[32,16] copy");
+    let b = folder.file("b.hlo", &right);
+    expect(&["compare", &a, &b], 0, &["the same: 3 outputs"]);
+    let negated = SIGNS.replace("s = f32[64,16] sign(yf)", "s0 = f32[64,16] sign(yf)\n  s = f32[64,16] negate(s0)");
+    let b = folder.file("b.hlo", &negated);
+    expect(&["compare", &a, &b], 4, &["output 0 (%s)"]);
+    // What flips says nothing of the output beside it.
+    let b = folder.file("b.hlo", &right.replace("constant(0.5)", "constant(0.475)"));
+    expect(&["compare", &a, &b], 4, &["output 2 (%u)"]);
+}
+
 #[test]
 fn inputs_are_drawn_or_read() {
     let folder = Folder::new("inputs");
@@ -165,7 +250,7 @@ fn devices_that_annotations_alone_name_are_counted() {
 fn state_in_shards_is_compared_by_its_folder() {
     let folder = Folder::new("state");
     let (step, shards) = (sample("passes/shard-weight-update/sgd.hlo"), folder.path("shards"));
-    expect(&["--pass", "shard-weight-update{interface=sharded,min-bytes=0}", &step, "-o", &shards], 0, &[]);
+    expect(&["--pass", "shard-weight-update{state=auto,min-bytes=0}", &step, "-o", &shards], 0, &[]);
     expect(&["compare", &step, &shards], 0, &["the same"]);
     let main = folder.path("shards/main.hlo");
     expect(&["compare", &step, &main], 1, &["its state is in shards: name the folder"]);

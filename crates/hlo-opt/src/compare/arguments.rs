@@ -22,9 +22,11 @@ pub(crate) struct JudgeArgs {
     /// Share of an output's largest element by which floats may differ [default: as the output is measured]
     ///
     /// The default is the largest of 2e-5, one ulp of narrow types, and ten times what inputs that are moved by half an ulp of f32
-    /// change, or three times what half an ulp of the narrowest type changes that the program computes in. It is a share of the output's largest element; of an output that is near an input of its shape, such as a new weight, a
+    /// change, or, of outputs that are computed in a narrower type, three times what half an ulp of the narrowest type changes; at most a
+    /// tenth. It is a share of the output's largest element; of an output that is near an input of its shape, such as a new weight, a
     /// share of the largest step from that input, besides roundings; and a huge element that is the same in both programs does not count
-    /// where the others are less than a tenth of it. Integers must be equal, but for as few as moved inputs change; NaN is equal to NaN.
+    /// where the others are less than a tenth of it. Elements that moved inputs change by more, and integers that they change, are behind
+    /// a step such as a sign or a comparison: ten times as many may differ. NaN is equal to NaN.
     #[arg(long, value_name = "SHARE", value_parser = not_negative)]
     pub rtol: Option<f64>,
     /// By how much floats may differ besides
@@ -49,7 +51,7 @@ fn not_negative(text: &str) -> Result<f64, String> {
 /// `compare`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Exit codes: 0 the same, 4 different, 5 undecided: more than 1 % of an output is NaN in both, or all of it infinite"
+    after_help = "Exit codes: 0 the same, 4 different, 5 undecided: more than 1 % of an output is NaN in both, or all of it infinite, or most of it rounding"
 )]
 pub(crate) struct CompareArgs {
     /// HLO text or proto that says what is right, or - for stdin; also a global program, from before XLA's partitioner

@@ -6,9 +6,11 @@
 //! score, must not hide the others: elements that both programs have bit for bit count for no more than [`OUTLIER`] times the largest
 //! of the others.
 
-use hlo_eval::{Inputs, Outputs};
+use cranelift_entity::SecondaryMap;
+use hlo_analysis::values::{SharedCallees, Through, User, ValueId, Values};
+use hlo_eval::{Inputs, Outputs, result_leaves};
 use hlo_ir::literal::Scalar;
-use hlo_ir::{DType, Literal, Module};
+use hlo_ir::{DType, InstId, Literal, Module};
 use std::sync::Arc;
 
 /// Rounding of another order of summation, with room to spare.
@@ -46,7 +48,7 @@ pub(crate) struct Tolerance {
     pub flips: Option<Flips>,
 }
 
-/// Elements of an output of integers that moved inputs change: those behind a step function, such as a rounding.
+/// Elements of an output that moved inputs change by much: those behind a step, such as a rounding, a sign or a comparison.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Flips {
     n_elems: usize,
@@ -63,7 +65,7 @@ pub(crate) struct Measure {
     input: Option<usize>,
     /// By which share of its scale floats may differ at least.
     pub share: f64,
-    /// Elements that may differ, of an output of integers.
+    /// Elements that may differ though they are behind a step.
     pub flips: Option<Flips>,
 }
 
@@ -75,6 +77,8 @@ pub(crate) struct Moved<'r> {
     pub inputs: [&'r Inputs; 2],
     /// The outputs before and after.
     pub outputs: [&'r Outputs; 2],
+    /// Of each output whether this run says how it is measured.
+    pub is_meant: &'r [bool],
 }
 
 impl Tolerance {
@@ -83,34 +87,51 @@ impl Tolerance {
         Tolerance { share: FLOOR, is_said: false, absolute, step: None, flips: None }
     }
 
-    /// Widens the tolerance by what moved inputs change. All outputs that are no steps widen it for one another, up to [`WIDEST`]; an output
-    /// of which they change more is little but rounding, and is measured by itself, as each step is.
-    pub(crate) fn widened(self, measures: &[Measure], moved: &Moved<'_>) -> (Tolerance, Vec<Measure>) {
+    /// How each output is measured, given what moved inputs change. All outputs that are no steps widen one another's share, up to [`WIDEST`].
+    /// Elements that change more are counted: of such an output so many times more may differ, by no more than that. Each step is measured
+    /// by itself.
+    pub(crate) fn widened(self, measures: &[Measure], moved: &Moved<'_>) -> Vec<Measure> {
         let margin = if moved.share > PERTURB { NARROW_MARGIN } else { MARGIN };
         let changes = differences(moved.outputs[0], moved.outputs[1], (self, measures));
-        let change = |(measure, leaf): (&Measure, &LeafDifference)| match measure.input {
-            Some(input) => moved.change_of_step(leaf.number, input) / measure.step.unwrap_or(1.0),
-            None if leaf.largest_error.is_finite() => leaf.share(),
-            None => 0.0,
-        };
-        let pairs = || measures.iter().zip(&changes);
-        let of_others = pairs().filter(|(measure, leaf)| measure.step.is_none() && leaf.is_inexact);
-        let worst = of_others.map(change).fold(0.0, f64::max);
-        let tolerance = Tolerance { share: self.share.max((margin * worst).min(WIDEST)), ..self };
-        let of_output = |(measure, leaf): (&Measure, &LeafDifference)| {
-            if !leaf.is_inexact {
-                let known = measure.flips.unwrap_or(Flips { n_elems: 0, largest: 0.0 });
-                let flips = Flips {
-                    n_elems: known.n_elems.max((MARGIN * leaf.n_different as f64) as usize),
-                    largest: known.largest.max(leaf.largest_error),
-                };
-                return Measure { flips: Some(flips), ..*measure };
+        // Elements that change so much are behind a step, such as a sign or a comparison: they are counted, not measured.
+        let far = Tolerance { share: WIDEST / margin, ..self };
+        let flips = differences(moved.outputs[0], moved.outputs[1], (far, measures));
+        // Of each output the largest change, what it is measured by, and how many elements change by far more.
+        let of_change = |(number, leaf): (usize, &LeafDifference)| match measures.get(number).and_then(Measure::of_step) {
+            Some((step, input)) => {
+                let (largest, n_far) = moved.change_of_step(number, input, far.share * step);
+                (largest, step, n_far)
             }
-            let own = margin * change((measure, leaf));
-            let counts = measure.step.is_some() || own > WIDEST;
-            Measure { share: if counts { measure.share.max(own) } else { measure.share }, ..*measure }
+            None if leaf.is_inexact => (leaf.largest_error, leaf.scale, flips[number].n_different),
+            None => (leaf.largest_error, 1.0, leaf.n_different),
         };
-        (tolerance, pairs().map(of_output).collect())
+        let found: Vec<(f64, f64, usize)> = changes.iter().enumerate().map(of_change).collect();
+        let share = |number: usize| match found[number] {
+            (largest, scale, _) if largest.is_finite() && scale > 0.0 => largest / scale,
+            (largest, ..) if largest.is_finite() => largest,
+            _ => 0.0,
+        };
+        let is_meant = |number: usize| moved.is_meant.get(number).copied().unwrap_or(true);
+        let others = (0..measures.len().min(changes.len())).filter(|&number| {
+            is_meant(number) && measures[number].step.is_none() && changes[number].is_inexact && found[number].2 == 0
+        });
+        let worst = others.map(share).fold(0.0, f64::max);
+        let of_output = |(number, measure): (usize, &Measure)| {
+            let Some(leaf) = changes.get(number).filter(|_| is_meant(number)) else { return *measure };
+            let (largest, _, n_flipped) = found[number];
+            if n_flipped == 0 {
+                let change = if measure.step.is_some() { share(number) } else { worst };
+                return Measure { share: measure.share.max((margin * change).min(WIDEST)), ..*measure };
+            }
+            let known = measure.flips.unwrap_or(Flips { n_elems: 0, largest: 0.0 });
+            let flips = Flips {
+                n_elems: known.n_elems.max((MARGIN * n_flipped as f64) as usize),
+                largest: known.largest.max(if leaf.is_inexact { MARGIN } else { 1.0 } * largest),
+            };
+            let share = if leaf.is_inexact { measure.share.max(WIDEST) } else { measure.share };
+            Measure { flips: Some(flips), share, ..*measure }
+        };
+        measures.iter().enumerate().map(of_output).collect()
     }
 
     /// The same for one output.
@@ -144,11 +165,11 @@ impl Tolerance {
 }
 
 impl Moved<'_> {
-    /// The largest change of the distance of an output from an input.
-    fn change_of_step(&self, output: usize, input: usize) -> f64 {
+    /// The largest change of the distance of an output from an input, and how many elements change by more than `far`.
+    fn change_of_step(&self, output: usize, input: usize, far: f64) -> (f64, usize) {
         let rows = |side: usize| Some((self.inputs[side].leaves.get(input)?, self.outputs[side].leaves.get(output)?));
-        let (Some((old, new)), Some((moved_old, moved_new))) = (rows(0), rows(1)) else { return 0.0 };
-        let mut largest = 0.0f64;
+        let (Some((old, new)), Some((moved_old, moved_new))) = (rows(0), rows(1)) else { return (0.0, 0) };
+        let (mut largest, mut n_far) = (0.0f64, 0);
         for device in 0..new.len() {
             let of =
                 |row: &[Arc<Literal>], i: usize| row.get(device).or(row.first()).and_then(|array| real(array.get(i)?));
@@ -157,10 +178,18 @@ impl Moved<'_> {
                 if let (Some(a), Some(b)) = (step(old, new), step(moved_old, moved_new)) {
                     let change = (a - b).abs();
                     largest = if change.is_finite() { largest.max(change) } else { largest };
+                    n_far += usize::from(change > far);
                 }
             }
         }
-        largest
+        (largest, n_far)
+    }
+}
+
+impl Measure {
+    /// The step, and the input that it is the distance from.
+    fn of_step(&self) -> Option<(f64, usize)> {
+        self.step.zip(self.input)
     }
 }
 
@@ -171,11 +200,54 @@ fn real(scalar: Scalar) -> Option<f64> {
     }
 }
 
-/// By which share inputs are moved: half an ulp of f32, or of the narrowest type of floats that a program computes in.
-pub(crate) fn half_ulp_of(module: &Module) -> f64 {
-    let insts = module.computations().iter().flat_map(|&comp| &module.comp(comp).insts);
-    let dtypes = insts.filter_map(|&inst| module.shape(inst).as_array()).map(|array| array.dtype);
-    dtypes.filter(|dtype| dtype.is_float()).map(|dtype| ulp_of_one(dtype) / 2.0).fold(PERTURB, f64::max)
+/// A share by which inputs are moved, and of each output whether that run says how it is measured.
+pub(crate) struct Move {
+    /// The share.
+    pub share: f64,
+    /// Of each output.
+    pub is_meant: Vec<bool>,
+}
+
+/// How inputs are moved: by half an ulp of f32, and for outputs that are computed in a narrower type of floats by half an ulp of the narrowest
+/// such type of the program.
+pub(crate) fn moves_of(module: &Module) -> Vec<Move> {
+    let half_ulp = |inst: InstId| {
+        let mut share = 0.0f64;
+        module.shape(inst).for_each_leaf(&mut |_, leaf| {
+            let dtype = leaf.as_array().map(|array| array.dtype).filter(|dtype| dtype.is_float());
+            share = share.max(dtype.map_or(0.0, |dtype| ulp_of_one(dtype) / 2.0));
+        });
+        share
+    };
+    let values = Values::find(module, Through::ALL, SharedCallees::Entered);
+    let insts = || module.computations().iter().flat_map(|&comp| &module.comp(comp).insts).copied();
+    let narrowest = insts().map(half_ulp).fold(PERTURB, f64::max);
+    let is_narrow = |inst: InstId| {
+        let called = module.called(inst);
+        let within = called.iter().filter(|&&comp| !values.knows(comp)).flat_map(|&comp| &module.comp(comp).insts);
+        half_ulp(inst) > PERTURB || within.copied().any(|inner| half_ulp(inner) > PERTURB)
+    };
+    let mut open: Vec<ValueId> = values.values.keys().filter(|&value| is_narrow(values.inst(value))).collect();
+    let mut reached: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+    let n_outputs = result_leaves(module).len();
+    let mut is_behind = vec![false; n_outputs];
+    while let Some(value) = open.pop() {
+        if std::mem::replace(&mut reached[value], true) {
+            continue;
+        }
+        for taken in &values.uses[value] {
+            match taken.user {
+                User::Op { inst, .. } | User::Opaque(inst) => {
+                    open.extend(values.leaves(inst).iter().filter_map(|leaf| leaf.expand()));
+                }
+                User::Becomes(into) => open.push(into),
+                User::Exit(output) => is_behind.get_mut(output as usize).into_iter().for_each(|known| *known = true),
+            }
+        }
+    }
+    let plain = Move { share: PERTURB, is_meant: is_behind.iter().map(|is_behind| !is_behind).collect() };
+    let narrow = Move { share: narrowest, is_meant: is_behind };
+    [plain, narrow].into_iter().filter(|of| of.is_meant.contains(&true)).collect()
 }
 
 /// How each output is measured: its step is its distance from the input that it is nearest to, over all devices. Both are
@@ -258,7 +330,8 @@ pub(crate) struct LeafDifference {
     pub scale: f64,
     /// The difference that is allowed, besides roundings of a value and a small step.
     pub allowed: f64,
-    /// Elements of the reference that hide differences: NaN, and infinities of an output without a finite element.
+    /// Elements of the reference that hide differences: NaN, infinities of an output without a finite element, and all where rounding
+    /// alone changes most of them.
     pub n_hiding: usize,
     /// Of a global program's output, how it is taken to be cut.
     pub cut: Option<String>,
@@ -331,11 +404,15 @@ pub(crate) fn of_leaf(expected: &[Arc<Literal>], found: &[Arc<Literal>], toleran
         }
     }
     if let Some(flips) = tolerance.flips
-        && !is_inexact
+        && out.n_different > 0
         && out.n_different <= flips.n_elems
         && out.largest_error <= flips.largest
     {
         (out.first, out.n_different) = (None, 0);
+        // Where rounding alone changes most of an output, that no more differs says nothing of it.
+        if 2 * flips.n_elems >= out.n_elems {
+            out.n_hiding = out.n_elems;
+        }
     }
     out
 }

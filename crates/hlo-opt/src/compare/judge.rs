@@ -1,7 +1,7 @@
 //! Runs modules on the same inputs as a reference, and tells which outputs are further apart than is allowed.
 
 use super::arguments::JudgeArgs;
-use super::difference::{LeafDifference, Measure, Moved, Tolerance, half_ulp_of, measures, moved};
+use super::difference::{LeafDifference, Measure, Move, Moved, Tolerance, measures, moved, moves_of};
 use super::pairing::{Candidate, Reference, Ways};
 use super::sides::Sides;
 use crate::Failure;
@@ -43,6 +43,8 @@ pub(crate) struct Verdict {
     pub trial: u64,
     /// One for each output leaf.
     pub leaves: Vec<LeafDifference>,
+    /// The largest difference of all trials, as a share of what its output is measured by.
+    pub largest_share: f64,
     /// On how many devices.
     pub n_devices: usize,
     /// Whether the outputs are those of a global program.
@@ -163,6 +165,7 @@ impl<'a> Judge<'a> {
         let mut verdict = Verdict {
             trial: 0,
             leaves: Vec::new(),
+            largest_share: 0.0,
             n_devices,
             is_global,
             n_counted: 0,
@@ -176,35 +179,37 @@ impl<'a> Judge<'a> {
             else {
                 break;
             };
-            let (mut tolerance, mut measures, is_widened) = (*tolerance, measures.clone(), *is_widened);
+            let (tolerance, mut measures, is_widened) = (*tolerance, measures.clone(), *is_widened);
             let ways = ways.get_or_insert_with(|| Ways::of(&candidate, outputs.leaves.len()));
             let wrong = |error: EvalError| elided::failure(name, &error);
             let found = candidate.run(inputs, &self.options()).map_err(wrong)?;
             let mut leaves = ways.differences(&candidate, (outputs, &found), (tolerance, &measures)).map_err(wrong)?;
             if !is_widened && leaves.iter().any(|leaf| leaf.first.is_some()) {
                 let options = self.options();
-                let share = half_ulp_of(self.reference.module());
-                let moved_inputs = moved(inputs, share);
                 let reference = (self.name, &self.reference);
-                // Nothing is compared on moved inputs: their choices do not count.
-                let mut unseen = Sides::of(self.reference.module());
-                let (moved_outputs, _) = run_reference(reference, &moved_inputs, &options, &mut unseen)?;
-                let moved = Moved { share, inputs: [inputs, &moved_inputs], outputs: [outputs, &moved_outputs] };
-                (tolerance, measures) = tolerance.widened(&measures, &moved);
+                for Move { share, is_meant } in moves_of(self.reference.module()) {
+                    let moved_inputs = moved(inputs, share);
+                    // Nothing is compared on moved inputs: their choices do not count.
+                    let mut unseen = Sides::of(self.reference.module());
+                    let (moved_outputs, _) = run_reference(reference, &moved_inputs, &options, &mut unseen)?;
+                    let (inputs, outputs) = ([inputs, &moved_inputs], [outputs, &moved_outputs]);
+                    measures = tolerance.widened(&measures, &Moved { share, inputs, outputs, is_meant: &is_meant });
+                }
                 leaves = ways.differences(&candidate, (outputs, &found), (tolerance, &measures)).map_err(wrong)?;
             }
             if let Some(kept) = self.trials.get_mut(trial as usize).filter(|_| !leaves.is_empty()) {
-                kept.is_widened |= tolerance != kept.tolerance || measures != kept.measures;
-                (kept.tolerance, kept.measures) = (tolerance, measures);
+                kept.is_widened |= measures != kept.measures;
+                kept.measures = measures;
             }
             verdict.hidden.resize(leaves.len(), Hidden::default());
-            if !self.chosen.may_give_nan(trial) {
+            if !self.chosen.may_give_nan(self.reference.module(), trial) {
                 for (hidden, leaf) in verdict.hidden.iter_mut().zip(&leaves) {
                     *hidden = hidden.after(leaf);
                 }
                 verdict.n_counted += 1;
             }
-            verdict = Verdict { trial, leaves, ..verdict };
+            let largest_share = leaves.iter().map(LeafDifference::share).fold(verdict.largest_share, f64::max);
+            verdict = Verdict { trial, leaves, largest_share, ..verdict };
             if !verdict.is_same() {
                 break;
             }

@@ -19,7 +19,7 @@ pub(crate) fn of_verdict(verdict: &Verdict, args: &JudgeArgs, reference: &Module
     let mut out = String::new();
     let first = verdict.leaves.iter().enumerate().find_map(|(i, leaf)| Some((i, leaf.first.as_ref()?)));
     let Some((leaf_idx, first)) = first else {
-        let worst = verdict.leaves.iter().map(LeafDifference::share).fold(0.0, f64::max);
+        let worst = verdict.largest_share;
         let n_trials = verdict.trial + 1;
         let of_program = if verdict.is_global { " of the global program" } else { "" };
         let (n, devices, trials) =
@@ -88,7 +88,7 @@ fn note_nans(verdict: &Verdict, reference: &Module, out: &mut String) {
     let n_compared = n_elems * verdict.n_counted;
     let _ = writeln!(
         out,
-        "note: {n_in_all} of {n_compared} elements are NaN in both programs, or infinite as all of their output, which hides differences"
+        "note: {n_in_all} of {n_compared} elements are NaN in both programs, infinite as all of their output, or mostly rounding, which hides differences"
     );
     let undecided = verdict.hidden.iter().enumerate().filter(|(_, hidden)| hidden.is_undecided());
     let n_undecided = undecided.clone().count();
@@ -108,7 +108,7 @@ fn note_nans(verdict: &Verdict, reference: &Module, out: &mut String) {
     }
     let _ = writeln!(
         out,
-        "{n_undecided} of {} outputs are NaN in more than 1 % of their elements, or infinite, in every trial: choose inputs for \
+        "{n_undecided} of {} outputs are NaN in more than 1 % of their elements, infinite, or mostly rounding, in every trial: choose inputs for \
          which the program gives numbers (--draw, --inputs)",
         verdict.hidden.len()
     );
