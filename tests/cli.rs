@@ -261,7 +261,7 @@ fn wrong_usage_is_two_and_suggests_the_nearest() {
         (&["zzzzz"], "the commands are analyze, audit, "),
         (&["--pass", "dce", "audit", "x.hlo"], "before `audit` is an option of the main job"),
         (&["--preset", "sharded-state", "x.hlo"], "expected -o DIRECTORY, found no -o"),
-        (&["--pass", "shard-weight-update{interface=sharded}", "x.hlo"], "expected -o DIRECTORY, found no -o"),
+        (&["--pass", "shard-weight-update{state=auto}", "x.hlo"], "expected -o DIRECTORY, found no -o"),
         (&["plan", "placement", "--cluster", "h100", "--axes", "4,2", "--reduce", "0=1"], "did you mean `dgx-h100`?"),
         (&[], "expected a file"),
     ] {
@@ -396,7 +396,7 @@ fn require_change_is_three_and_says_why() {
 fn an_error_of_a_pass_says_of_what_kind_it_is() {
     let step = sample("programs/mlp_adam.hlo");
     let directory = folder("error_of_a_pass").join("sharded").display().to_string();
-    let pass = "shard-weight-update{interface=sharded,state-pairs=[99:0]}";
+    let pass = "shard-weight-update{state=auto,state-pairs=[99:0]}";
     let out = run(&["--pass", pass, &step, "-o", &directory]);
     assert_eq!(out.code, 1);
     assert!(
@@ -454,7 +454,7 @@ fn a_sharded_interface_fills_a_directory() {
     let sgd = sample("passes/shard-weight-update/sgd.hlo");
     let folder = folder("sharded-interface");
     let place = |name: &str| folder.join(name).to_str().expect("a path").to_owned();
-    let pipeline = "shard-weight-update{min-bytes=0,interface=sharded}";
+    let pipeline = "shard-weight-update{min-bytes=0,state=auto}";
     let out = run(&["-q", "--pass", pipeline, "-o", &place("new"), &sgd]);
     assert_eq!((out.code, out.stdout.as_str(), out.stderr.as_str()), (0, "", ""));
     assert_eq!(names_in(&folder.join("new")), ["main.hlo", "manifest.json", "shard.hlo", "unshard.hlo"]);
@@ -760,7 +760,7 @@ fn a_limit_that_is_not_met_is_an_error_with_the_least_that_was_found() {
     for (pass, file) in [
         ("rematerialize-all-gather{memory-limit=1000}", &gathered),
         ("offload-state{memory-limit=4MiB}", &gpt),
-        ("shard-weight-update{zero=auto,memory-limit=1000}", &gpt),
+        ("shard-weight-update{state=auto,memory-limit=1000}", &gpt),
         ("search-parallelization{devices=4,memory-limit=1KiB}", &global),
     ] {
         assert!(limited.iter().any(|name| pass.starts_with(name)), "{pass}");

@@ -23,10 +23,10 @@ fn manifest_of(report: &PassReport) -> serde_json::Value {
 }
 
 /// Shards the interface of `file`; returns how many parameters are in shards and the pairs of state.
-fn check_program(file: &str, options: &str) -> (usize, usize) {
+fn check_program(file: &str, state: &str) -> (usize, usize) {
     let program = program(file);
     let mut main = program.module.clone();
-    let pass = format!("shard-weight-update{{min-bytes=0,interface=sharded{options}}}");
+    let pass = format!("shard-weight-update{{min-bytes=0,state={state}}}");
     let report = run(&pass, &mut main, &program.facts);
     let (shard, unshard) = (module_of(&report, "shard.hlo"), module_of(&report, "unshard.hlo"));
     for module in [&shard, &main, &unshard] {
@@ -61,12 +61,14 @@ fn check_program(file: &str, options: &str) -> (usize, usize) {
 
 #[test]
 fn three_modules_do_what_one_did() {
-    assert_eq!(check_program("mlp_adam.hlo", ""), (18, 18));
-    assert_eq!(check_program("mlp_adam.hlo", ",keep-weights-sharded=no").0, 12);
-    assert_eq!(check_program("mlp_odd_adam.hlo", ",keep-weights-sharded=yes").0, 18);
-    assert_eq!(check_program("mlp_adam_6.hlo", ""), (18, 18));
-    assert_eq!(check_program("mlp_clipadam.repl.hlo", "").0, 18);
-    assert_eq!(check_program("mlp_adam_pjit2d.hlo", "").0, 18);
+    assert_eq!(check_program("mlp_adam.hlo", "auto"), (18, 18));
+    for state in ["optimizer", "gradients"] {
+        assert_eq!(check_program("mlp_adam.hlo", state).0, 12);
+    }
+    assert_eq!(check_program("mlp_odd_adam.hlo", "parameters").0, 18);
+    assert_eq!(check_program("mlp_adam_6.hlo", "auto"), (18, 18));
+    assert_eq!(check_program("mlp_clipadam.repl.hlo", "auto").0, 18);
+    assert_eq!(check_program("mlp_adam_pjit2d.hlo", "auto").0, 18);
 }
 
 /// A single step whose state goes through a loop of its own; the first output is state.
@@ -111,7 +113,7 @@ ENTRY %main (p0: s32[5,4], p5: s32[5,4]) -> (s32[5,4]) {
 fn a_loop_inside_of_the_step_keeps_its_condition() {
     let before = hlo_text::parse_module(INNER_LOOP).unwrap_or_else(|e| panic!("{e:?}")).module;
     let mut main = before.clone();
-    let pass = "shard-weight-update{min-bytes=0,interface=sharded}";
+    let pass = "shard-weight-update{min-bytes=0,state=auto}";
     let report = run(pass, &mut main, &ParamFacts::default());
     let (shard, unshard) = (module_of(&report, "shard.hlo"), module_of(&report, "unshard.hlo"));
     let outcome = check_chain(&before, &[&shard, &main, &unshard], "int9 int9", Nearness::Exact);
@@ -121,13 +123,13 @@ fn a_loop_inside_of_the_step_keeps_its_condition() {
 
 #[test]
 fn state_of_a_loop_of_steps_crosses_the_interface_in_shards() {
-    assert_eq!(check_program("mlp_adam_fori.hlo", ""), (18, 18));
-    assert_eq!(check_program("mlp_adam_fori.hlo", ",keep-weights-sharded=no").0, 12);
+    assert_eq!(check_program("mlp_adam_fori.hlo", "auto"), (18, 18));
+    assert_eq!(check_program("mlp_adam_fori.hlo", "optimizer").0, 12);
 }
 
 #[test]
 fn stacked_layers_of_a_scan_cross_the_interface_in_shards() {
-    assert_eq!(check_program("scan_momentum.hlo", ""), (2, 2));
+    assert_eq!(check_program("scan_momentum.hlo", "auto"), (2, 2));
 }
 
 /// `unshard(shard(x)) = x` for arrays of these types and dims, cut over groups of `n_shards` in any format there is.

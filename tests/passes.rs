@@ -197,7 +197,7 @@ fn a_gather_in_a_branch_that_parts_devices_is_noticed() {
         sample.unwrap_or_else(|| panic!("expected a sample {name}")).text
     };
     let mut module = parse("equal-look", &text("equal-look"));
-    run("equal-look", &mut module, "shard-weight-update{min-bytes=0,interface=sharded}");
+    run("equal-look", &mut module, "shard-weight-update{min-bytes=0,state=auto}");
     assert_eq!(check_meetings(&module), Ok(()));
     let look = module.computations().iter().find(|&&c| module.comp_name(c) == "look").expect("a branch");
     let is_gather = |i: &InstId| module.inst(*i).opcode == Opcode::AllGather;

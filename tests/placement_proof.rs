@@ -133,6 +133,7 @@ fn plan<R>(before: &Module, goal: &Goal, look: impl FnOnce(&mut Planned<'_>) -> 
         choice,
         problem: 0,
         state_pairs,
+        is_of_optimizer: false,
     };
     let (problem, _) = Problem::solve(&mut context, &terms).expect("a placement");
     let (values, groups, times, goal) = (&values, &groups[..], &times, *goal);

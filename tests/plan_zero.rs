@@ -29,10 +29,10 @@ fn each_form_takes_what_the_module_takes_that_its_passes_make() {
     let step = sample("programs/gpt2l_adam.hlo");
     let found = rows(&[&step, "--machine", "h100"]);
     let forms: Vec<&str> = found.iter().filter_map(|row| row["form"].as_str()).collect();
-    assert_eq!(forms, ["replicated", "ZeRO-1, 2", "ZeRO-3", "auto"]);
+    assert_eq!(forms, ["replicated", "optimizer", "gradients", "parameters", "auto"]);
     let form = |name: &str| found.iter().find(|row| row["form"] == name).expect("the form");
     // Adam holds two moments beside each weight; what is cut is cut among eight.
-    let (whole, moments, all) = (form("replicated"), form("ZeRO-1, 2"), form("ZeRO-3"));
+    let (whole, moments, all) = (form("replicated"), form("optimizer"), form("parameters"));
     let held = |row: &Value| number(row, "argument_bytes");
     assert!((held(moments) / held(whole) - (1.0 + 2.0 / 8.0) / 3.0).abs() < 0.02, "{moments} {whole}");
     assert!((held(all) / held(whole) - 1.0 / 8.0).abs() < 0.02, "{all} {whole}");
@@ -41,7 +41,7 @@ fn each_form_takes_what_the_module_takes_that_its_passes_make() {
     let folder = std::env::temp_dir().join(format!("hlo-opt-plan-zero-{}", std::process::id()));
     let pipeline = "inline-calls,simplify-tuples,hoist-invariants,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
                     fold-all-reduce-of-all-reduce,sink-all-reduce,flatten-update,all-reduce-to-reduce-scatter,dce,\
-                    hoist-conversions,shard-weight-update{interface=sharded,keep-weights-sharded=yes},dce";
+                    hoist-conversions,shard-weight-update{state=parameters},dce";
     let out = folder.display().to_string();
     let (code, _, stderr) = tool::run(["--pass", pipeline, "--machine", "h100", &step, "-o", &out]);
     assert_eq!(code, 0, "{stderr}");
@@ -144,7 +144,7 @@ fn a_global_step_is_partitioned_first() {
         number(rows.iter().find(|row| row["form"] == form).expect("the form"), "argument_bytes")
     };
     // Both hold the same state, whole and in shards; XLA's dump keeps a parameter less.
-    for form in ["replicated", "ZeRO-3"] {
+    for form in ["replicated", "parameters"] {
         let ratio = held(global, form) / held(&of_device, form);
         assert!((0.95..1.05).contains(&ratio), "{form}: {ratio}");
     }

@@ -149,7 +149,7 @@ fn every_command_that_takes_a_promise_checks_it() {
 fn a_promise_is_of_the_module_as_it_was_read() {
     // In shards a leaf is not the same on all devices any more; nobody promised that it would be.
     let sgd = sample("passes/shard-weight-update/sgd.hlo");
-    let pass = "shard-weight-update{min-bytes=0,interface=sharded,keep-weights-sharded=yes}";
+    let pass = "shard-weight-update{min-bytes=0,state=parameters}";
     let out_at = folder("promises-in-shards").join("plan");
     let args = ["--pass", pass, "--emit", "plan", "--replicated-params", "0", &sgd, "-o", &out_at.to_string_lossy()];
     let out = run(&args);

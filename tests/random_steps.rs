@@ -137,7 +137,7 @@ pub(crate) fn equals_source(
 /// `unshard(main(shard(inputs)))` is what the step computes; the number of parameters in shards.
 fn check_interface(step: &TrainingStep, seed: u64) -> Result<u64, String> {
     let module = parse_random(seed, &step.text);
-    let Some((main, report)) = with_state_in_shards(&module, "interface=sharded")? else { return Ok(0) };
+    let Some((main, report)) = with_state_in_shards(&module, "state=auto")? else { return Ok(0) };
     let (shard, unshard, manifest) = artifacts(&report).ok_or("expected three files")?;
     equals_source(&module, [shard, &main, unshard], step, seed)?;
     let list = |name: &str| manifest[name].as_array().cloned().unwrap_or_default();
@@ -209,7 +209,7 @@ fn random_training_steps_take_their_state_in_shards() {
     let (from, n_cases) = (number("HLO_PROPTEST_FROM", 0), number("HLO_PROPTEST_CASES", N_CASES));
     let (mut failures, mut n_sharded) = (Vec::new(), 0);
     for seed in from..from + n_cases {
-        match check_seed("interface=sharded", seed, &check_interface) {
+        match check_seed("state=auto", seed, &check_interface) {
             Ok(n) => n_sharded += u64::from(n > 0),
             Err(error) => failures.push(error),
         }

@@ -1,4 +1,4 @@
-//! `shard-weight-update{zero=auto,memory-limit=}` finds what trying every set of parameters finds, and its bound holds.
+//! `shard-weight-update{state=auto,memory-limit=}` finds what trying every set of parameters finds, and its bound holds.
 
 use crate::lockstep::parse;
 use crate::random_steps::{artifacts, equals_source, number, with_state_in_shards};
@@ -31,7 +31,7 @@ struct Made {
 
 /// Runs the pass with pins and a limit; what it says where nothing fits or the pins cannot hold.
 fn choose(module: &Module, limit: u64, pins: &str, options: &str) -> Result<(Module, PassReport, Made), String> {
-    let asked = format!("zero=auto,memory-limit={limit},pins=[{pins}],{options}");
+    let asked = format!("state=auto,memory-limit={limit},pins=[{pins}],{options}");
     let (made, report) = with_state_in_shards(module, &asked)?.ok_or("a loop holds the step")?;
     let figure = |name: &str| report.stats.get(&format!("shard-weight-update.{name}")).copied();
     let peak_bytes = memory_sizes(&made).peak_bytes;
@@ -138,21 +138,21 @@ fn state_bytes(report: &PassReport) -> u64 {
 fn each_form_of_zero_holds_less_than_the_one_before() {
     let source = crate::weight_update::program("gpt2l_adam.hlo").module;
     let whole = memory_sizes(&source).argument_bytes;
-    let forms = ["zero=1", "zero=2", "zero=3"].map(|form| of_step(form).expect("a form"));
+    let forms = ["state=optimizer", "state=gradients", "state=parameters"].map(|form| of_step(form).expect("a form"));
     let [one, two, three] = [0, 1, 2].map(|at: usize| memory_sizes(&forms[at].0).argument_bytes);
     assert!(whole > one && one == two && two > three, "{whole} {one} {two} {three}");
     // All of the state is cut among eight devices, evenly but for the vocabulary's odd rows.
     let cut = state_bytes(&forms[2].1);
     let kept = cut - (whole - three);
     assert!(kept as f64 <= cut as f64 * (1.0 / 8.0 + 0.02), "{kept} of {cut} bytes are kept");
-    // ZeRO-1 may sum gradients whole; in ZeRO-2 each that has state is scattered.
+    // With the optimizer's state alone gradients may be summed whole; else each that has state is scattered.
     let n_scattered = |at: usize| forms[at].1.stats["shard-weight-update.reduce-scatters"];
     assert!(n_scattered(0) <= n_scattered(1) && n_scattered(1) > 0);
 }
 
 #[test]
 fn less_memory_is_never_faster() {
-    let refused = of_step("zero=auto,memory-limit=1").expect_err("a byte is not enough");
+    let refused = of_step("state=auto,memory-limit=1").expect_err("a byte is not enough");
     let bytes_after = |words: &str| -> u64 {
         let (_, rest) = refused.split_once(words).unwrap_or_else(|| panic!("expected `{words}` in: {refused}"));
         rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).expect("bytes")
@@ -161,7 +161,7 @@ fn less_memory_is_never_faster() {
     let mut last = f64::NEG_INFINITY;
     for share in [100, 60, 40, 30, 0] {
         let limit = least + (whole - least) * share / 100;
-        let (made, report) = of_step(&format!("zero=auto,memory-limit={limit}")).expect("a choice");
+        let (made, report) = of_step(&format!("state=auto,memory-limit={limit}")).expect("a choice");
         assert!(memory_sizes(&made).peak_bytes <= limit, "at {share} %");
         let chosen = report.decisions.iter().find(|decision| decision.action == "chosen").expect("a choice");
         let after = chosen.predicted_after_ns.expect("a time");
@@ -180,13 +180,14 @@ fn options_that_contradict_each_other_are_refused() {
             Ok(_) => of_step(options).err().unwrap_or_else(|| panic!("{options}: taken")),
         }
     };
-    assert!(refused("zero=3,keep-weights-sharded=no").contains("leave one of them out"));
-    assert!(refused("memory-limit=1GiB").contains("expected zero=auto, 1, 2 or 3"));
-    assert!(refused("pins=[0:sharded]").contains("expected zero=auto, 1, 2 or 3"));
-    assert!(refused("zero=auto,pins=[0:half]").contains("found `0:half`"));
-    assert!(refused("zero=auto,pins=[0:whole,0:sharded]").contains("each parameter once"));
-    assert!(refused("zero=auto,pins=[99999:whole]").contains("found 99999"));
-    assert!(refused("zero=3,memory-limit=1MiB").contains("no plan found within memory-limit=1048576"));
+    for option in ["memory-limit=1GiB", "pins=[0:sharded]", "state-pairs=[0:0]"] {
+        assert!(refused(option).contains("expected state=optimizer, gradients, parameters or auto"), "{option}");
+    }
+    assert!(refused("zero=3").contains("zero"));
+    assert!(refused("state=auto,pins=[0:half]").contains("found `0:half`"));
+    assert!(refused("state=auto,pins=[0:whole,0:sharded]").contains("each parameter once"));
+    assert!(refused("state=auto,pins=[99999:whole]").contains("found 99999"));
+    assert!(refused("state=parameters,memory-limit=1MiB").contains("no plan found within memory-limit=1048576"));
 }
 
 #[test]
@@ -196,11 +197,11 @@ fn a_pinned_parameter_is_as_it_is_pinned() {
         let (_, _, manifest) = artifacts(&report).expect("three files");
         manifest["params"].as_array().expect("parameters").iter().map(|param| param["sharded"] == true).collect()
     };
-    let free = forms("zero=3");
+    let free = forms("state=parameters");
     let (at, _) = free.iter().enumerate().find(|(_, is_sharded)| **is_sharded).expect("something in shards");
-    let pinned = forms(&format!("zero=auto,pins=[{at}:sharded]"));
+    let pinned = forms(&format!("state=auto,profit=auto,pins=[{at}:sharded]"));
     assert!(pinned[at]);
-    assert!(!forms(&format!("zero=auto,pins=[{at}:whole]"))[at]);
+    assert!(!forms(&format!("state=auto,profit=auto,pins=[{at}:whole]"))[at]);
 }
 
 /// A step whose weights the user has to call replicated; the norm of what becomes a shard is taken.
@@ -238,7 +239,7 @@ fn what_was_said_of_a_parameter_does_not_hold_of_its_shards() {
     let (source, made) = (folder.join("step.hlo"), folder.join("made"));
     std::fs::write(&source, SAID_TO_BE_REPLICATED).expect("a file");
     let (source, made) = (source.display().to_string(), made.display().to_string());
-    let pass = "shard-weight-update{zero=3,memory-limit=100MiB},fold-all-reduce-of-all-reduce";
+    let pass = "shard-weight-update{state=parameters,memory-limit=100MiB},fold-all-reduce-of-all-reduce";
     let words = [&source[..], "--replicated-params", "0-1", "--pass", pass, "-o", &made, "--report", "json"];
     let (code, _, stderr) = crate::tool::run(words);
     assert_eq!(code, 0, "{stderr}");
@@ -249,7 +250,7 @@ fn what_was_said_of_a_parameter_does_not_hold_of_its_shards() {
     assert!(after < memory["peak_before_bytes"].as_u64().expect("a peak"), "{memory}");
     let (code, stdout, stderr) = crate::tool::run(["compare", "--same", "0-1", &source, &made]);
     assert_eq!(code, 0, "{stdout}{stderr}");
-    let twice = "shard-weight-update{zero=3},shard-weight-update{zero=3}";
+    let twice = "shard-weight-update{state=parameters},shard-weight-update{state=parameters}";
     let (code, _, stderr) = crate::tool::run([&source[..], "--replicated-params", "0-1", "--pass", twice, "-o", &made]);
     assert!(code == 2 && stderr.contains("found two"), "{code} {stderr}");
 }

@@ -3,8 +3,8 @@
 
 matrix_case.py CONFIG.json: the configuration of check_case.py, and reference (folder and key of the untouched module's
 results), combination: null for the untouched module itself, whose results are kept for the combinations; or
-  interface   replicated: the transformed module has the original's parameters and outputs.
-              sharded: the pass writes shard.hlo, main.hlo and unshard.hlo, and unshard(main(shard(in))) is compared.
+  state       replicated: the transformed module has the original's parameters and outputs.
+              Else the pass writes shard.hlo, main.hlo and unshard.hlo, and unshard(main(shard(in))) is compared.
   combine     none, variadic or packed. Reduce-scatters of several operands do not survive the way into XLA: XLA parses
               the variadic result as it is, and runs it after each such collective has been split.
   pipeline    as --pass takes it; again: the same without what undoes its own result, for a second run.
@@ -37,7 +37,7 @@ class Case(check_case.Module):
         self.folder = config["reference"]["folder"]
         self.inputs_file = os.path.join(self.folder, "in.npz")
         self.combination = config["combination"] or {}
-        self.is_sharded_interface = self.combination.get("interface") == "sharded"
+        self.has_shards = self.combination.get("state", "replicated") != "replicated"
 
     def in_folder(self, name):
         return os.path.join(self.folder, name)
@@ -75,8 +75,9 @@ class Case(check_case.Module):
         arguments = [pipeline if pipeline and a == self.config["pipeline"] else a for a in self.pass_arguments()]
         status, _, stderr = self.hlo_opt(*arguments, *end, allow=(0, 1))
         if status == 1 and "state-pairs" in stderr:
-            said = f'interface=sharded,state-pairs="{self.mirror(file)}"'
-            self.hlo_opt(*[a.replace("interface=sharded", said) for a in arguments], *end)
+            state = f"state={self.combination['state']}"
+            said = f'{state},state-pairs="{self.mirror(file)}"'
+            self.hlo_opt(*[a.replace(state, said) for a in arguments], *end)
         elif status == 1:
             raise Failure(f"the pass fails: {check_case.first_line(stderr)}")
         with open(report_file) as f:
@@ -92,14 +93,14 @@ class Case(check_case.Module):
 
     @cached_property
     def transformed(self):
-        """Text after the pipeline (`main.hlo` if the interface is sharded); Skip with the pass's reason if it did nothing."""
-        out = self.path("parts" if self.is_sharded_interface else "transformed.hlo")
-        if self.is_sharded_interface:
+        """Text after the pipeline (`main.hlo` if state lies in shards); Skip with the pass's reason if it did nothing."""
+        out = self.path("parts" if self.has_shards else "transformed.hlo")
+        if self.has_shards:
             shutil.rmtree(out, ignore_errors=True)
         report = self.run_pass(self.short_file, out)
         if not report["changed"]:
             raise Skip(f"unchanged by the pass: {report.get('unchanged_because') or 'it gives no reason'}")
-        with open(self.part("main") if self.is_sharded_interface else out) as f:
+        with open(self.part("main") if self.has_shards else out) as f:
             return f.read()
 
     def part(self, name):
@@ -107,7 +108,7 @@ class Case(check_case.Module):
 
     def run_in_xla(self, main):
         """[output][device] with this text of the transformed module, between shard and unshard if there are such."""
-        if not self.is_sharded_interface:
+        if not self.has_shards:
             return self.xla_outputs(main)
         values = hlo_oracle.load_npz_inputs(self.inputs_file, self.shapes, self.n_devices)
         for name in ("shard", "main", "unshard"):
@@ -121,7 +122,7 @@ class Case(check_case.Module):
     def run_in_evaluator(self):
         """The same in hlo-opt's evaluator."""
         self.transformed
-        if not self.is_sharded_interface:
+        if not self.has_shards:
             return self.evaluator_outputs(self.path("transformed.hlo"))
         inputs = self.inputs_file
         for name in ("shard", "main", "unshard"):
@@ -163,12 +164,12 @@ def parse(m):
 def second_run(m):
     """What the tool makes of its own output."""
     m.transformed
-    out = m.path("again" if m.is_sharded_interface else "again.hlo")
-    if m.is_sharded_interface:
+    out = m.path("again" if m.has_shards else "again.hlo")
+    if m.has_shards:
         shutil.rmtree(out, ignore_errors=True)
-    before = m.part("main") if m.is_sharded_interface else m.path("transformed.hlo")
+    before = m.part("main") if m.has_shards else m.path("transformed.hlo")
     m.run_pass(before, out, m.combination["again"])
-    with open(os.path.join(out, "main.hlo") if m.is_sharded_interface else out) as f:
+    with open(os.path.join(out, "main.hlo") if m.has_shards else out) as f:
         return f.read()
 
 
@@ -209,7 +210,7 @@ def digest(m):
         texts = ["unchanged", str(e)]
     except Failure:
         return None
-    if m.is_sharded_interface and texts[0] != "unchanged":
+    if m.has_shards and texts[0] != "unchanged":
         for name in ("shard.hlo", "unshard.hlo", "manifest.json"):
             with open(os.path.join(m.path("parts"), name)) as f:
                 texts.append(f.read())

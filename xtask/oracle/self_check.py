@@ -50,7 +50,7 @@ def check_comparison():
 
 
 def check_mutators():
-    names = {m.__name__: m for m in mutants.for_pipeline("dce,shard-weight-update{interface=sharded}")}
+    names = {m.__name__: m for m in mutants.for_pipeline("dce,shard-weight-update{state=auto}")}
     assert list(names) == ["drop_mean", "square_unreduced_gradient", "rotate_shard"]
     assert "%mean = f32[2,2]{1,0} select(%mutant.mean.first, %rs, %mutant.mean.whole)" in names["drop_mean"](MODULE, MODULE)
     square = names["square_unreduced_gradient"](MODULE, MODULE)

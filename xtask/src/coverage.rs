@@ -25,7 +25,7 @@ use crate::workspace;
 const CLEAN: &str = "inline-calls,simplify-tuples,cse,dce";
 const SHARD: &str = "inline-calls,simplify-tuples,hoist-invariants,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
                      fold-all-reduce-of-all-reduce,sink-all-reduce,flatten-update,all-reduce-to-reduce-scatter,\
-                     hoist-conversions,shard-weight-update{interface=sharded,profit=always,min-bytes=0},\
+                     hoist-conversions,shard-weight-update{state=auto,profit=always,min-bytes=0},\
                      distribute-matrix-updates{profit=always},inline-calls,cse,dce";
 
 /// What all devices of a group compute alike in one step.

@@ -14,6 +14,7 @@ pub mod in_flight;
 pub mod input_needs;
 pub mod memory;
 pub mod min_cut;
+pub mod optimizer_state;
 pub mod program_kind;
 pub mod replication;
 pub mod thresholds;

@@ -104,10 +104,10 @@ mod tests {
     fn the_last_pass_of_a_list_is_completed() {
         let of = |word: &str| words(pipeline(OsStr::new(word)));
         assert_eq!(of("inline-calls,shard"), ["inline-calls,shard-weight-update"]);
-        assert_eq!(of("dce,shard-weight-update{inter"), ["dce,shard-weight-update{interface="]);
+        assert_eq!(of("dce,shard-weight-update{prof"), ["dce,shard-weight-update{profit="]);
         assert_eq!(
-            of("shard-weight-update{min-bytes=0,interface=sh"),
-            ["shard-weight-update{min-bytes=0,interface=sharded"]
+            of("shard-weight-update{min-bytes=0,state=o"),
+            ["shard-weight-update{min-bytes=0,state=optimizer"]
         );
         assert_eq!(
             of("decompose-collectives{cluster=[(node,2),(gpu,8)],algo=r"),

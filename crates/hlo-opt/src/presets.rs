@@ -64,17 +64,17 @@ const LEAST_GAIN_OF_PARTITION: f64 = 0.01;
 /// What makes each gradient one array that is summed once, before the sharding.
 pub const PREPARE: &str = "inline-calls,simplify-tuples,scatter-to-select,hoist-invariants,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
                        fold-all-reduce-of-all-reduce,sink-all-reduce,flatten-update,all-reduce-to-reduce-scatter,dce";
-/// Weights in shards are gathered in the type in which loops take them.
-const SHARD_STATE: &str = "hoist-conversions,shard-weight-update{interface=sharded},dce";
-const SHARD_STATE_THAT_PAYS: &str = "hoist-conversions,shard-weight-update{interface=sharded,profit=auto},dce";
-/// The fastest choice of what is in shards within the memory limit. Without a limit such a way is left out.
-const SHARD_STATE_WITHIN: &str = "hoist-conversions,shard-weight-update{zero=auto},dce";
-/// State crosses the interface in shards, weights too or not.
-macro_rules! zero {
-    ($weights:literal) => {
-        concat!("hoist-conversions,shard-weight-update{interface=sharded,keep-weights-sharded=", $weights, "},dce")
+/// State crosses the interface in shards. Weights in shards are gathered in the type in which loops take them.
+macro_rules! state {
+    ($options:literal) => {
+        concat!("hoist-conversions,shard-weight-update{", $options, "},dce")
     };
 }
+const SHARD_STATE: &str = state!("state=auto");
+const SHARD_STATE_THAT_PAYS: &str = state!("state=auto,profit=auto");
+const SHARD_OPTIMIZER: &str = state!("state=optimizer");
+const SHARD_GRADIENTS: &str = state!("state=gradients");
+const SHARD_PARAMETERS: &str = state!("state=parameters");
 /// Under a memory limit, weights in shards are not kept from the forward to the backward pass.
 const GATHER_AGAIN: &str = GATHERING_AGAIN;
 /// Matrix updates that all devices repeat are shared out where that is faster; what is left to send goes in few collectives.
@@ -178,6 +178,8 @@ struct WayText {
 /// When a preset takes a way.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
+    /// If there is a memory limit, and it is the fastest within it. Such ways are the last ones of a preset.
+    WithinLimit,
     /// If it is the fastest.
     Candidate,
     /// Never: it is there to be compared with.
@@ -190,6 +192,10 @@ const fn way(name: &'static str, after: Option<usize>, pipeline: &'static str) -
     WayText { name, after, role: Role::Candidate, pipeline }
 }
 
+const fn within_limit(name: &'static str, after: Option<usize>, pipeline: &'static str) -> WayText {
+    WayText { name, after, role: Role::WithinLimit, pipeline }
+}
+
 const fn reference(name: &'static str, after: Option<usize>, pipeline: &'static str) -> WayText {
     WayText { name, after, role: Role::Reference, pipeline }
 }
@@ -198,8 +204,8 @@ const fn last_resort(name: &'static str, after: Option<usize>, pipeline: &'stati
     WayText { name, after, role: Role::LastResort, pipeline }
 }
 
-/// The options that a preset hands to the sharding, after its own.
-const fn options(objective: &'static str) -> [OptionInfo; 9] {
+/// The options of a preset that shards updates.
+const fn options(objective: &'static str) -> [OptionInfo; 6] {
     [
         OptionInfo {
             name: "objective",
@@ -226,27 +232,51 @@ const fn options(objective: &'static str) -> [OptionInfo; 9] {
             default: "100",
             help: "how often a loop is taken to run where the module does not say",
         },
-        OptionInfo {
-            name: "state-pairs",
-            kind: OptionKind::Text,
-            default: "",
-            help: "sharded-state: which output is the next value of which parameter, as [PARAM:OUTPUT,…]",
-        },
-        OptionInfo {
-            name: "keep-weights-sharded",
-            kind: OptionKind::Word(&["auto", "yes", "no"]),
-            default: "auto",
-            help: "whether weights stay in shards between steps like moments; auto: where that is cheaper",
-        },
-        OptionInfo {
-            name: "cuts",
-            kind: OptionKind::Word(&["any", "even", "padded"]),
-            default: "any",
-            help: "even: state is cut along a dim that is a multiple of the shards, as frameworks can hold it; padded: moments otherwise too",
-        },
         LIMIT,
     ]
 }
+
+/// The option that says what lies in shards between steps.
+const STATE: &str = "state";
+
+/// The form of state in which weights are in shards where that is cheaper.
+const AUTO: &str = "auto";
+
+/// The option that says what of state is in shards or whole.
+const PINS: &str = "pins";
+
+/// The options that say more of state in shards.
+const OPTIONS_OF_STATE: [&str; 3] = [PINS, "state-pairs", "cuts"];
+
+/// The options of a preset that keeps state in shards.
+const OF_STATE: &[OptionInfo] = &{
+    let [a, b, c, d, e, f] = options("memory");
+    let state = OptionInfo {
+        name: STATE,
+        kind: OptionKind::Word(&["optimizer", "gradients", "parameters", "auto"]),
+        default: "auto",
+        help: "what lies in shards between steps: optimizer: its state (ZeRO-1), gradients: during the step too (ZeRO-2), parameters: weights too (ZeRO-3), auto: weights where that is cheaper",
+    };
+    let pins = OptionInfo {
+        name: PINS,
+        kind: OptionKind::Text,
+        default: "",
+        help: "parameters that are in shards or whole, by flat number, as [0:sharded,3:whole]",
+    };
+    let state_pairs = OptionInfo {
+        name: "state-pairs",
+        kind: OptionKind::Text,
+        default: "",
+        help: "which output is the next value of which parameter, as [PARAM:OUTPUT,…]",
+    };
+    let cuts = OptionInfo {
+        name: "cuts",
+        kind: OptionKind::Word(&["any", "even", "padded"]),
+        default: "any",
+        help: "even: state is cut along a dim that is a multiple of the shards, as frameworks can hold it; padded: moments otherwise too",
+    };
+    [a, b, c, d, e, state, pins, state_pairs, cuts, f]
+};
 
 /// Ways whose peak is above it are left out.
 const LIMIT: OptionInfo = OptionInfo {
@@ -258,16 +288,15 @@ const LIMIT: OptionInfo = OptionInfo {
 
 const BY_TIME: &[OptionInfo] = &options("time");
 const WITHIN_MEMORY: &[OptionInfo] = &{
-    let [a, b, c, d, e, f, g, h, i] = options("time");
+    let [a, b, c, d, e, f] = options("time");
     let most_memory = OptionInfo {
         name: MOST_MEMORY,
         kind: OptionKind::Float,
         default: "1.25",
         help: "leave out ways whose peak memory is more than this many times the first one's",
     };
-    [a, b, c, d, e, f, g, h, i, most_memory]
+    [a, b, c, d, e, f, most_memory]
 };
-const BY_MEMORY: &[OptionInfo] = &options("memory");
 
 /// The option that says for how many devices a global program is planned.
 const DEVICES: &str = "devices";
@@ -350,7 +379,7 @@ pub const PRESETS: [Preset; 5] = [
         name: "sharded-state",
         input: PresetInput::PerDevice,
         help: "the same, and state crosses the interface in shards, before and after it too; -o names a directory",
-        options: BY_MEMORY,
+        options: OF_STATE,
         by_time: &[
             reference("as it is", None, ""),
             reference("gradients summed once", None, PREPARE),
@@ -364,15 +393,15 @@ pub const PRESETS: [Preset; 5] = [
             way("all state in shards, few collectives, weights gathered twice", Some(7), GATHER_AGAIN),
             way("all state in shards, layers gathered ahead", Some(6), GATHER_AHEAD),
             way("all state in shards, layers gathered ahead, few collectives", Some(6), GATHER_AHEAD_COMBINED),
-            way("ZeRO-2", Some(1), zero!("no")),
-            way("ZeRO-2, few collectives", Some(12), COMBINE),
-            way("ZeRO-3", Some(1), zero!("yes")),
-            way("ZeRO-3, few collectives", Some(14), COMBINE),
-            way("ZeRO-3, layers gathered ahead, few collectives", Some(14), GATHER_AHEAD_COMBINED),
-            way("state in shards as the limit asks", Some(1), SHARD_STATE_WITHIN),
-            way("state in shards as the limit asks, few collectives", Some(17), COMBINE),
-            way("state in shards as the limit asks, layers gathered ahead", Some(17), GATHER_AHEAD),
-            way(
+            way("state=gradients", Some(1), SHARD_GRADIENTS),
+            way("state=gradients, few collectives", Some(12), COMBINE),
+            way("state=parameters", Some(1), SHARD_PARAMETERS),
+            way("state=parameters, few collectives", Some(14), COMBINE),
+            way("state=parameters, layers gathered ahead, few collectives", Some(14), GATHER_AHEAD_COMBINED),
+            within_limit("state in shards as the limit asks", Some(1), SHARD_STATE_THAT_PAYS),
+            within_limit("state in shards as the limit asks, few collectives", Some(17), COMBINE),
+            within_limit("state in shards as the limit asks, layers gathered ahead", Some(17), GATHER_AHEAD),
+            within_limit(
                 "state in shards as the limit asks, layers gathered ahead, few collectives",
                 Some(17),
                 GATHER_AHEAD_COMBINED,
@@ -478,21 +507,23 @@ const ZERO: Preset = Preset {
         reference("gradients summed once", None, PREPARE),
         way("replicated", Some(0), ""),
         way("replicated", Some(0), COMBINE),
-        way("ZeRO-1, 2", Some(0), zero!("no")),
-        way("ZeRO-1, 2", Some(3), COMBINE),
-        way("ZeRO-3", Some(0), zero!("yes")),
-        way("ZeRO-3", Some(5), COMBINE),
-        way("ZeRO-3", Some(5), GATHER_AHEAD),
-        way("ZeRO-3", Some(5), GATHER_AHEAD_COMBINED),
-        way("ZeRO-3", Some(5), GATHER_AGAIN),
-        way("ZeRO-3", Some(6), GATHER_AGAIN),
+        way("optimizer", Some(0), SHARD_OPTIMIZER),
+        way("optimizer", Some(3), COMBINE),
+        way("gradients", Some(0), SHARD_GRADIENTS),
+        way("gradients", Some(5), COMBINE),
+        way("parameters", Some(0), SHARD_PARAMETERS),
+        way("parameters", Some(7), COMBINE),
+        way("parameters", Some(7), GATHER_AHEAD),
+        way("parameters", Some(7), GATHER_AHEAD_COMBINED),
+        way("parameters", Some(7), GATHER_AGAIN),
+        way("parameters", Some(8), GATHER_AGAIN),
         way("auto", Some(0), SHARD_STATE),
-        way("auto", Some(11), COMBINE),
-        way("auto", Some(0), SHARD_STATE_THAT_PAYS),
         way("auto", Some(13), COMBINE),
-        way("auto", Some(0), SHARD_STATE_WITHIN),
+        way("auto", Some(0), SHARD_STATE_THAT_PAYS),
         way("auto", Some(15), COMBINE),
-        way("auto", Some(15), GATHER_AHEAD_COMBINED),
+        within_limit("auto", Some(0), SHARD_STATE_THAT_PAYS),
+        within_limit("auto", Some(17), COMBINE),
+        within_limit("auto", Some(17), GATHER_AHEAD_COMBINED),
     ],
     by_memory: ByMemory::None,
 };
@@ -521,7 +552,7 @@ const UNSHARDED: Preset = Preset {
 };
 
 /// A sharded interface in which nothing is cut: no gradient has so many bytes.
-const WHOLE_STATE: &str = "shard-weight-update{interface=sharded,min-bytes=8589934591GiB}";
+const WHOLE_STATE: &str = "shard-weight-update{state=auto,min-bytes=8589934591GiB}";
 
 /// Whether a call names the pass that presets are about.
 pub(crate) fn is_sharding(call: &PassCall) -> bool {
@@ -613,6 +644,26 @@ fn usage(error: PipelineError) -> Failure {
     Failure::Usage(format!("--preset: {error}"))
 }
 
+/// What a call of the sharding says of state in shards.
+fn state_of(call: &PassCall) -> Option<String> {
+    let (_, value) = call.options.iter().find(|(name, _)| call.name == SHARDING && name == STATE)?;
+    Some(value.as_text().to_string())
+}
+
+/// Has a call that leaves it open keep `state` in shards. Returns whether the call agrees with it.
+fn say_state(call: &mut PassCall, state: Option<&str>) -> bool {
+    let (Some(state), Some(said)) = (state, state_of(call)) else { return true };
+    if said != AUTO {
+        return said == state;
+    }
+    for (name, value) in &mut call.options {
+        if name == STATE {
+            *value = OptionValue::Text(state.into());
+        }
+    }
+    true
+}
+
 impl Preset {
     /// What it takes in braces.
     pub(crate) fn options(&self) -> &'static [OptionInfo] {
@@ -631,20 +682,30 @@ impl Preset {
         // Ways that a limit asks for are the last ones.
         let n_asked = match memory_limit {
             Some(_) => texts.len(),
-            None => texts.iter().position(|text| text.pipeline == SHARD_STATE_WITHIN).unwrap_or(texts.len()),
+            None => texts.iter().position(|text| text.role == Role::WithinLimit).unwrap_or(texts.len()),
         };
-        let texts = &texts[..n_asked];
-        let mut ways = Vec::with_capacity(texts.len());
-        for text in texts {
+        let state = self.options.iter().any(|option| option.name == STATE).then(|| options.text(STATE));
+        let state = state.filter(|&state| state != AUTO);
+        let mut ways = Vec::with_capacity(n_asked);
+        // The number that a way has among those that fit what the user says of state.
+        let mut numbers: Vec<Option<usize>> = Vec::with_capacity(n_asked);
+        for text in &texts[..n_asked] {
             let mut calls = parse_pipeline(text.pipeline).map_err(usage)?;
+            let after = text.after.map(|after| numbers.get(after).copied().flatten());
+            if after == Some(None) || !calls.iter_mut().all(|call| say_state(call, state)) {
+                numbers.push(None);
+                continue;
+            }
+            numbers.push(Some(ways.len()));
             for call in &mut calls {
                 let is_of_machine = |name: &str| name == "cluster" || name == "device";
-                // What its form says of weights, nothing else says.
-                let has_form = call.options.iter().any(|(name, _)| name == "zero");
+                let keeps_state = state_of(call).is_some();
                 let takes = |name: &str| match call.name.as_str() {
-                    SHARDING if has_form && name == MEMORY_LIMIT => true,
-                    SHARDING if has_form && name == "keep-weights-sharded" => false,
-                    SHARDING => name != "objective" && name != MOST_MEMORY && name != MEMORY_LIMIT,
+                    SHARDING if name == MEMORY_LIMIT => text.role == Role::WithinLimit,
+                    // Where nothing is cut there is nothing to pin.
+                    SHARDING if name == PINS => keeps_state && text.pipeline != WHOLE_STATE,
+                    SHARDING if OPTIONS_OF_STATE.contains(&name) => keeps_state,
+                    SHARDING => name != "objective" && name != MOST_MEMORY && name != STATE,
                     DISTRIBUTING | PROPAGATING | PARTITIONING | SPLITTING => is_of_machine(name),
                     CONVOLUTIONS_AS_PRODUCTS | CONVOLUTIONS_IN_PARTS => is_of_machine(name),
                     PADDING | FUSING => name == TF32.name,
@@ -659,7 +720,8 @@ impl Preset {
             let pipeline = calls.iter().map(PassCall::to_string).collect::<Vec<_>>().join(",");
             calls.iter_mut().try_for_each(descriptions::read_into)?;
             let passes = bind(&calls, &registry::passes()).map_err(usage)?;
-            let WayText { name, after, role, .. } = *text;
+            let WayText { name, role, .. } = *text;
+            let after = after.flatten();
             let (is_reference, is_last_resort) = (role == Role::Reference, role == Role::LastResort);
             ways.push(Way { name, after, is_reference, is_last_resort, pipeline, passes });
         }

@@ -106,7 +106,7 @@ fn bash_completes_passes_options_and_machines() {
         text.lines().map(|line| line.trim_end().to_string()).collect::<Vec<_>>()
     };
     assert_eq!(complete(&["--preset", "data"]), ["data-parallel"]);
-    assert_eq!(complete(&["--pass", "dce,shard-weight-update{inter"]), ["dce,shard-weight-update{interface="]);
+    assert_eq!(complete(&["--pass", "dce,shard-weight-update{prof"]), ["dce,shard-weight-update{profit="]);
     assert_eq!(complete(&["--machine", "b"]), ["b200"]);
     assert!(complete(&["--emit", "plan"]).contains(&"plan-json".to_string()));
     assert!(complete(&["analyze", "ti"]).contains(&"time".to_string()));

@@ -199,7 +199,7 @@ fn weights_are_called_what_the_framework_calls_them() {
     let [step] = files("jax-0.10", "jit", ".after_spmd-partitioning.").try_into().expect("one");
     let (_folder, file) = Folder::with("names", "");
     let directory = Path::new(&file).with_file_name("sharded").to_string_lossy().into_owned();
-    let pipeline = "inline-calls,sink-all-reduce,shard-weight-update{min-bytes=0,interface=sharded}";
+    let pipeline = "inline-calls,sink-all-reduce,shard-weight-update{min-bytes=0,state=auto}";
     let step = step.to_string_lossy().into_owned();
     let (code, _, report) = run(&["--pass", pipeline, "--report", "text", &step, "-o", &directory]);
     assert_eq!(code, 0, "{report}");

@@ -82,13 +82,6 @@ pub enum WusError {
         /// The pair, flat leaves.
         pair: (usize, usize),
     },
-    /// A pair says something else than an alias of the header.
-    PairContradictsAlias {
-        /// The pair, flat leaves.
-        pair: (usize, usize),
-        /// The parameter and the output of the alias.
-        alias: (usize, usize),
-    },
     /// An output could be the next value of several parameters.
     AmbiguousOutput {
         /// The output.
@@ -101,10 +94,11 @@ pub enum WusError {
         /// Its number.
         number: i64,
     },
-    /// A form of ZeRO beside what it says of weights.
-    ZeroKeepsWeights,
-    /// A memory limit, and nothing that may be chosen for it.
-    LimitWithoutZero,
+    /// An option about state in shards, and no state is to be in shards.
+    ReplicatedState {
+        /// The option.
+        option: &'static str,
+    },
     /// A pin cannot be read, or names a parameter twice.
     PinSyntax {
         /// What stands there.
@@ -112,11 +106,9 @@ pub enum WusError {
     },
     /// Parameters that are pinned cannot be so.
     Pinned {
-        /// Their flat numbers; empty: each could be, but not as the form of ZeRO and the other pins have it.
+        /// Their flat numbers; empty: each could be, but not as the form of state and the other pins have it.
         params: Vec<usize>,
     },
-    /// Pins without a form of ZeRO.
-    PinsWithoutZero,
     /// No placement that was made is within the memory limit.
     NothingFits {
         /// Bytes of a device.
@@ -145,16 +137,15 @@ impl WusError {
             WusError::PairSyntax { .. }
             | WusError::PairTwice { .. }
             | WusError::PairOutOfRange { .. }
-            | WusError::PairContradictsAlias { .. }
             | WusError::AmbiguousOutput { .. } => "state-pairs",
             WusError::NoEntry
             | WusError::NoRoot
             | WusError::TupleParameter { .. }
             | WusError::MissingParameter { .. } => "interface",
             WusError::DependsOnItself { .. } => "acyclic",
-            WusError::ZeroKeepsWeights => "zero",
-            WusError::PinSyntax { .. } | WusError::Pinned { .. } | WusError::PinsWithoutZero => "pins",
-            WusError::LimitWithoutZero | WusError::NothingFits { .. } => MEMORY_LIMIT_RULE,
+            WusError::PinSyntax { .. } | WusError::Pinned { .. } => "pins",
+            WusError::ReplicatedState { option } => option,
+            WusError::NothingFits { .. } => MEMORY_LIMIT_RULE,
             WusError::OutOfTime(_) => "deadline",
             // A placement that cannot be emitted is a defect of the pass.
             WusError::Spmd(_)
@@ -219,7 +210,7 @@ impl fmt::Display for WusError {
             WusError::NoEntry => f.write_str("a module without entry"),
             WusError::NoRoot => f.write_str("an entry without root"),
             WusError::TupleParameter { name } => {
-                write!(f, "interface=sharded takes a flat entry: expected arrays, found tuple `%{name}`")
+                write!(f, "state in shards takes a flat entry: expected arrays, found tuple `%{name}`")
             }
             WusError::PairSyntax { found } => write!(f, "state-pairs: expected PARAM:OUTPUT, found `{found}`"),
             WusError::PairTwice { pair } => {
@@ -228,10 +219,6 @@ impl fmt::Display for WusError {
             WusError::PairOutOfRange { n_params, n_outputs, pair: (p, o) } => write!(
                 f,
                 "state-pairs: expected a parameter below {n_params} and an output below {n_outputs}, found {p}:{o}"
-            ),
-            WusError::PairContradictsAlias { pair: (p, o), alias: (param, output) } => write!(
-                f,
-                "state-pairs: {p}:{o} contradicts the header's alias of parameter {param} and output {output}"
             ),
             WusError::AmbiguousOutput { output, params } => {
                 let pairs: Vec<String> = params.iter().map(|param| format!("{param}:{output}")).collect();
@@ -243,23 +230,20 @@ impl fmt::Display for WusError {
                 )
             }
             WusError::MissingParameter { number } => write!(f, "parameter {number} is missing"),
-            WusError::ZeroKeepsWeights => {
-                f.write_str("zero: says of weights what keep-weights-sharded says: leave one of them out")
-            }
             WusError::PinSyntax { found } => {
                 write!(f, "pins: expected PARAM:sharded or PARAM:whole, each parameter once, found `{found}`")
             }
             WusError::Pinned { params } if params.is_empty() => f.write_str(
-                "pins: expected what can be together, found pins that contradict the form of `zero=` or each other",
+                "pins: expected what can be together, found pins that contradict `state=` or each other",
             ),
             WusError::Pinned { params } => {
                 let params: Vec<String> = params.iter().map(usize::to_string).collect();
                 write!(f, "pins: expected parameters that are state of a sharded update, found {}", params.join(", "))
             }
-            WusError::PinsWithoutZero => f.write_str("pins: expected zero=auto, 1, 2 or 3 beside them, found none"),
-            WusError::LimitWithoutZero => {
-                f.write_str("memory-limit: expected zero=auto, 1, 2 or 3 beside it, found none")
-            }
+            WusError::ReplicatedState { option } => write!(
+                f,
+                "{option}: expected state=optimizer, gradients, parameters or auto beside it, found state=replicated"
+            ),
             WusError::NothingFits { limit, least, whole } => write!(
                 f,
                 "no plan found within memory-limit={limit}: the least that was found takes {least} bytes on a device \

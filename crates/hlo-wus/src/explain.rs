@@ -102,7 +102,7 @@ pub(crate) fn sharded(
     if is > was && n_gathered > 1 && !is_in_loop {
         decision.reason += &format!(
             "; predicted to be slower, since {n_gathered} values leave the entry and are gathered each time: \
-             interface=sharded or a loop round the step keeps state in shards, profit=auto leaves such updates as they are"
+             state=auto or a loop round the step keeps state in shards, profit=auto leaves such updates as they are"
         );
     }
     let n_slow = problem.n_bound_by_arithmetic(region_idx);
@@ -244,7 +244,7 @@ pub(crate) fn whole(
             let is_exit = |v: &&ValueId| context.values.uses[**v].iter().any(|u| matches!(u.user, User::Exit(_)));
             let n_gathers = region.runs.keys().filter(is_exit).count();
             format!(
-                "{n_gathers} values leave the entry whole and would have to be gathered each time; interface=sharded or a \
+                "{n_gathers} values leave the entry whole and would have to be gathered each time; state=auto or a \
                  loop round the step keeps state in shards between steps"
             )
         }

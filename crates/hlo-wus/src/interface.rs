@@ -10,6 +10,7 @@ use crate::pairs::{Pair, param_numbers};
 use crate::problem::Problem;
 use crate::tables::{IndexMap, IndexSet};
 use hlo_analysis::annotations::entry_leaves;
+use hlo_analysis::optimizer_state::LeafRole;
 use hlo_ir::attrs::{Attrs, ParameterAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling};
@@ -35,6 +36,8 @@ pub struct Leaf {
     pub shape: Shape,
     /// How it is cut, if it is.
     pub cut: Option<LeafShards>,
+    /// What it is to the step, where only the optimizer's state may be cut.
+    pub role: Option<LeafRole>,
     /// What the framework calls it, as `state.params['Dense_0']['kernel']`: the metadata of the parameter.
     pub name: Option<String>,
 }
@@ -79,13 +82,13 @@ impl Interface {
                 return Err(WusError::TupleParameter { name: module.inst_name(leaf.param).into() });
             }
             let name = module.inst(leaf.param).marks.as_ref().and_then(|marks| marks.op_name()).map(str::to_string);
-            params.push(Leaf { shape: shape.clone(), cut: None, name });
+            params.push(Leaf { shape: shape.clone(), cut: None, role: None, name });
             let flags = ParameterAttrs::of(&module.inst(leaf.param).attrs).map(|attrs| &attrs.parameter_replication);
             param_marks.push((module.sharding(leaf.param).cloned(), flags.cloned().unwrap_or_default()));
         }
         let mut outputs = Vec::new();
         module.shape(root).for_each_leaf(&mut |_, shape| {
-            outputs.push(Leaf { shape: shape.clone(), cut: None, name: None });
+            outputs.push(Leaf { shape: shape.clone(), cut: None, role: None, name: None });
         });
         Ok(Interface {
             params,
@@ -101,6 +104,10 @@ impl Interface {
     /// Takes over what a placement has in shards.
     pub fn record(&mut self, context: &ShardingContext<'_>, problem: &Problem) {
         let numbers = param_numbers(context);
+        for (leaf, &role) in self.params.iter_mut().zip(problem.roles.iter().flatten()) {
+            // Of gradients that are summed over several sets of groups the first says it.
+            leaf.role.get_or_insert(role);
+        }
         let mut known: IndexSet<Pair> = self.state_pairs.drain(..).collect();
         for (output, param) in problem.pairs() {
             let Some(&number) = numbers.get(&param) else { continue };
@@ -299,6 +306,7 @@ impl Interface {
             name: leaf.name.clone(),
             dtype: array.map(|a| a.dtype.to_string()).unwrap_or_default(),
             sharded: leaf.cut.is_some(),
+            whole_because: leaf.role.filter(|&role| leaf.cut.is_none() && role != LeafRole::State).map(LeafRole::describe),
             original_shape: dims(array),
             ..ManifestLeaf::default()
         };
@@ -384,6 +392,9 @@ struct ManifestLeaf {
     name: Option<String>,
     dtype: String,
     sharded: bool,
+    /// Why it is none of the optimizer's state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    whole_because: Option<String>,
     original_shape: Vec<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     formatted_shape: Option<Vec<i64>>,

@@ -13,9 +13,11 @@
 //!
 //! Under a memory limit, `zero` prices the bytes of parameters and solves the cut anew until the module that it makes fits (`memory_limit`).
 //!
-//! With a sharded `interface`, `pairs` finds out which output is the next value of which parameter.
+//! With state in shards outside of the module, `pairs` finds out which output is the next value of which parameter, and
+//! `carried` cuts state that comes back as it came.
 
 mod batch;
+mod carried;
 mod context;
 mod distribute_matrix_updates;
 mod error;
@@ -48,7 +50,7 @@ pub use problem::{Problem, Rate, Terms};
 pub use region::UpdateRegion;
 pub use rewrite::{Emitted, Rewriter};
 pub use tables::{IndexMap, IndexSet};
-pub use zero::{StateChoice, StateUnit, UnitForm, Zero};
+pub use zero::{StateChoice, StateForm, StateUnit, UnitForm};
 
 use hlo_pass::PassInfo;
 

@@ -2,7 +2,7 @@
 
 use crate::error::WusError;
 use crate::shard_weight_update::{ShardWeightUpdate, Sharded};
-use crate::zero::{Chosen, Outcome, StateChoice, StateUnit, Trial, Zero, choose, take};
+use crate::zero::{Chosen, Outcome, StateChoice, StateForm, StateUnit, Trial, choose, take};
 use hlo_analysis::Analyses;
 use hlo_analysis::memory::{MemorySizes, memory_sizes};
 use hlo_ir::Module;
@@ -32,14 +32,16 @@ impl ShardWeightUpdate {
     /// Shards a module in the way that saves the most time within `limit` bytes. Returns whether it changed.
     pub(crate) fn shard_within(&self, limit: u64, module: &mut Module, cx: &mut PassCx<'_>) -> Result<bool, PassError> {
         let (source, before) = (module.clone(), memory_sizes(module));
-        let found = match self.zero {
-            Some(Zero::Auto) => {
+        let found = match self.state {
+            Some(StateForm::Auto) => {
                 let effort = (EFFORT_INSTS / source.n_instructions().max(1)).min(MAX_EFFORT);
                 choose(limit, before.argument_bytes, &self.pinned().fixed, effort, &mut |choice| {
                     self.attempt(&source, choice, cx)
                 })?
             }
-            Some(Zero::One | Zero::Two | Zero::Three) | None => take(limit, self.attempt(&source, &self.pinned(), cx)?),
+            Some(StateForm::Optimizer | StateForm::Gradients | StateForm::Parameters) | None => {
+                take(limit, self.attempt(&source, &self.pinned(), cx)?)
+            }
         };
         let chosen = match found {
             Outcome::Chosen(chosen) => *chosen,

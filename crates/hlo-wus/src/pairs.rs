@@ -36,20 +36,15 @@ pub(crate) fn parse_pairs(text: &str) -> Result<Vec<Pair>, WusError> {
     Ok(pairs)
 }
 
-/// The pairs that the user says and those of the aliases.
-///
-/// # Errors
-/// One contradicts the other.
-pub(crate) fn joined(aliased: Vec<Pair>, said: &[Pair]) -> Result<Vec<Pair>, WusError> {
+/// The pairs of the header's aliases and those that the user says. One that contradicts an alias is left out: arrays that
+/// share their memory are in the same form.
+pub(crate) fn joined(aliased: Vec<Pair>, said: &[Pair]) -> Vec<Pair> {
     let contradicts = |&(p, o): &Pair, &(q, r): &Pair| (p == q) != (o == r);
-    for pair in said {
-        if let Some(alias) = aliased.iter().find(|alias| contradicts(pair, alias)) {
-            return Err(WusError::PairContradictsAlias { pair: *pair, alias: *alias });
-        }
-    }
+    let agrees = |pair: &&Pair| !aliased.iter().any(|alias| contradicts(pair, alias) || alias == *pair);
+    let more: Vec<Pair> = said.iter().filter(agrees).copied().collect();
     let mut pairs = aliased;
-    pairs.extend(said.iter().filter(|pair| !pairs.contains(pair)).copied().collect::<Vec<_>>());
-    Ok(pairs)
+    pairs.extend(more);
+    pairs
 }
 
 /// Pairs that the header's aliases give.
@@ -251,8 +246,8 @@ mod tests {
         assert_eq!(parse_pairs(""), Ok(vec![]));
         assert_eq!(parse_pairs("[]"), Ok(vec![]));
         assert!(parse_pairs("0=1,1=1").is_err() && parse_pairs("0=0,0=1").is_err());
-        assert_eq!(joined(vec![(0, 0)], &[(0, 0), (2, 1)]), Ok(vec![(0, 0), (2, 1)]));
-        assert!(joined(vec![(0, 0)], &[(3, 0)]).is_err_and(|e| e.to_string().contains("3:0")));
+        assert_eq!(joined(vec![(0, 0)], &[(0, 0), (2, 1)]), vec![(0, 0), (2, 1)]);
+        assert_eq!(joined(vec![(0, 0)], &[(3, 0), (0, 2), (3, 2)]), vec![(0, 0), (3, 2)]);
         assert!(parse_pairs("0-1").is_err_and(|e| e.to_string().contains("`0-1`")));
         assert!(parse_pairs("[0:1").is_err_and(|e| e.to_string().contains("`[0:1`")));
     }

@@ -13,6 +13,7 @@ use crate::tables::{IndexMap, IndexSet};
 use crate::zero::{StateChoice, StateUnit, UnitForm};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::min_cut::UNCUTTABLE;
+use hlo_analysis::optimizer_state::{LeafRole, find_roles};
 use hlo_analysis::values::{Origin, Use, User, ValueId};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::cost::Costs;
@@ -51,6 +52,8 @@ pub struct Terms<'a> {
     pub scatters_gradients: bool,
     /// What state costs beside time, and what of it is not free.
     pub choice: &'a StateChoice,
+    /// Whether only the optimizer's state may be in shards outside of the module.
+    pub is_of_optimizer: bool,
     /// The number of the problem, of those that a module has.
     pub problem: usize,
     /// The known pairs of parameters and outputs, if state may cross the entry in shards.
@@ -83,6 +86,12 @@ pub struct Problem {
     pub updates: Vec<IndexSet<ValueId>>,
     /// Whether an update computes from its gradients alone.
     pub stateless: Vec<bool>,
+    /// Whether an update is in shards if it is forced: it has state that may be.
+    is_wanted: Vec<bool>,
+    /// The parameters that may be in shards, where roles or pins say it.
+    cuttable: Option<IndexSet<ValueId>>,
+    /// What the entry's parameters are, where only the optimizer's state may be in shards.
+    pub(crate) roles: Option<Vec<LeafRole>>,
     /// What each update has in shards if it is forced: its gradients and the next values of its state.
     pub kept: Vec<IndexSet<ValueId>>,
     /// The cost of every placement.
@@ -122,6 +131,9 @@ impl Problem {
             regions: Vec::new(),
             updates: Vec::new(),
             stateless: Vec::new(),
+            is_wanted: Vec::new(),
+            cuttable: None,
+            roles: None,
             kept: Vec::new(),
             costs: CostModel::default(),
             in_shards: Vec::new(),
@@ -154,17 +166,37 @@ impl Problem {
         }
         let by_alias = SettledPairs::find(context, &problem.regions, &aliased(context.module));
         let exits = by_alias.outputs();
-        for (region, update) in problem.regions.iter().zip(&problem.updates) {
-            context.deadline.check()?;
-            let state = StateOfRegion::find(context, region);
-            problem.stateless.push(!state.is_used_by(context, region, update));
-            let mut kept = state.kept(context, region, update, &exits);
-            kept.retain(|value| terms.scatters_gradients || !context.gradients.contains(value));
-            problem.kept.push(kept);
-        }
         if let Some(known) = &terms.state_pairs {
             problem.pairs = by_alias.with_known(context, &problem.regions, known)?;
             problem.paired = problem.pairs.values().copied().collect();
+            if terms.is_of_optimizer {
+                let numbers = param_numbers(context);
+                let found = problem.pairs.iter().filter_map(|(&output, param)| Some((*numbers.get(param)?, output)));
+                let pairs: Vec<Pair> = known.iter().copied().chain(found).collect();
+                let facts = (context.values, context.replication);
+                problem.roles = Some(find_roles(context.module, facts, context.groups, &pairs));
+            }
+        }
+        problem.cuttable = problem.find_cuttable(context, terms.choice);
+        let may_be_cut = |value: &ValueId| problem.cuttable.as_ref().is_none_or(|cuttable| cuttable.contains(value));
+        for (region, update) in problem.regions.iter().zip(&problem.updates) {
+            context.deadline.check()?;
+            let state = StateOfRegion::find(context, region);
+            let is_stateless = !state.is_used_by(context, region, update);
+            let has_cuttable = region.runs.keys().any(may_be_cut);
+            problem.stateless.push(is_stateless);
+            problem.is_wanted.push(!is_stateless && has_cuttable);
+            let mut kept = state.kept(context, region, update, &exits);
+            kept.retain(|value| terms.scatters_gradients || !context.gradients.contains(value));
+            // The next value of what stays whole is computed as is cheaper.
+            kept.retain(|value| {
+                let mut next_of = context.values.uses[*value].iter().filter_map(|taken| match taken.user {
+                    User::Exit(output) => problem.pairs.get(&(output as usize)),
+                    User::Op { .. } | User::Becomes(_) | User::Opaque(_) => None,
+                });
+                has_cuttable && next_of.all(may_be_cut)
+            });
+            problem.kept.push(kept);
         }
         problem.add_partials(context);
         problem.add_terms(context, terms)?;
@@ -174,6 +206,23 @@ impl Problem {
         };
         (problem.in_shards, problem.is_possible) = (in_shards, cost < UNCUTTABLE);
         Ok((problem, left))
+    }
+
+    /// The parameters that may be in shards, where roles or pins say it.
+    fn find_cuttable(&self, context: &ShardingContext<'_>, choice: &StateChoice) -> Option<IndexSet<ValueId>> {
+        self.roles.as_ref()?;
+        let numbers = param_numbers(context);
+        let is_cuttable = |number: usize| !self.is_held_whole(StateUnit::Param(number), choice);
+        Some(numbers.into_iter().filter(|&(_, number)| is_cuttable(number)).map(|(value, _)| value).collect())
+    }
+
+    /// Whether its role, or else the user, has a unit whole.
+    fn is_held_whole(&self, unit: StateUnit, choice: &StateChoice) -> bool {
+        let by_role = || match (unit, &self.roles) {
+            (StateUnit::Param(number), Some(roles)) => roles.get(number) != Some(&LeafRole::State),
+            (StateUnit::Param(_), None) | (StateUnit::Carry(..), _) => false,
+        };
+        choice.fixed.get(&unit).map_or_else(by_role, |is_sharded| !is_sharded)
     }
 
     fn add_region(&mut self, context: &mut ShardingContext<'_>, region: UpdateRegion) {
@@ -188,8 +237,8 @@ impl Problem {
         }
     }
 
-    /// The cheapest placement that has the gradients and the next state of every update with state in shards, as far as
-    /// that is possible: where one of them is needed whole inside a fusion, no gather can stand before it. Everything else is in
+    /// The cheapest placement that has the gradients and the next state of every update with state in shards, and where only
+    /// the optimizer's state may be in shards all of that, as far as that is possible: where one of them is needed whole inside a fusion, no gather can stand before it. Everything else is in
     /// shards, gathered or computed whole, whichever is cheapest; where it makes no difference it is in shards.
     ///
     /// # Errors
@@ -200,11 +249,24 @@ impl Problem {
             let nodes = values.iter().filter_map(|&v| self.node_of[v]);
             nodes.filter(|n| !always_full[n.0 as usize]).collect()
         };
-        let fixed: Vec<Term> = self.kept.iter().flat_map(nodes).map(|node| Term::Fixed(node, true)).collect();
-        let with_state = self.regions.iter().zip(&self.stateless).filter(|(_, is_stateless)| !**is_stateless);
-        let computed = |region: &UpdateRegion| region.runs.keys().copied().filter(|&v| self.computes[v]).collect();
-        let wanted: Vec<Node> = with_state.flat_map(|(region, _)| nodes(&computed(region))).collect();
-        self.costs.solve_with(&fixed, &wanted, deadline)
+        let fixed = |values: &IndexSet<ValueId>| nodes(values).into_iter().map(|node| Term::Fixed(node, true));
+        let kept: Vec<Term> = self.kept.iter().flat_map(fixed).collect();
+        let with_state = || self.regions.iter().zip(&self.is_wanted).filter(|(_, is_wanted)| **is_wanted);
+        let is_state = |v: &ValueId| self.cuttable.as_ref().is_some_and(|cuttable| cuttable.contains(v));
+        let values = |region: &UpdateRegion, is_taken: &dyn Fn(&ValueId) -> bool| -> IndexSet<ValueId> {
+            region.runs.keys().copied().filter(is_taken).collect()
+        };
+        let is_wanted = |v: &ValueId| self.computes[*v] || is_state(v);
+        let wanted: Vec<Node> = with_state().flat_map(|(region, _)| nodes(&values(region, &is_wanted))).collect();
+        // The optimizer's state lies in shards whatever its other uses cost, as far as that is possible.
+        let state: Vec<Term> = with_state().flat_map(|(region, _)| fixed(&values(region, &is_state))).collect();
+        if !state.is_empty() {
+            let found = self.costs.solve_with(&[kept.clone(), state].concat(), &wanted, deadline)?;
+            if found.1 < UNCUTTABLE {
+                return Ok(found);
+            }
+        }
+        self.costs.solve_with(&kept, &wanted, deadline)
     }
 
     /// Predicted time of what the placement decides in one region, and of its launches, in nanoseconds.
@@ -403,7 +465,10 @@ impl Problem {
             let keeps = if is_padded { Some(false) } else { terms.keeps_weights.filter(|_| !self.stateless[number]) };
             if let Some(keeps) = keeps {
                 for &value in region.runs.keys() {
-                    if self.is_state(context, value) && self.is_weight(context, number, value) {
+                    // Where roles are known they say it of the entry's parameters.
+                    let is_param = context.values.values[value].origin == Origin::EntryParam;
+                    let has_role = is_param && self.roles.is_some() && !is_padded;
+                    if !has_role && self.is_state(context, value) && self.is_weight(context, number, value) {
                         out.terms.extend(self.node_of[value].map(|node| Term::Fixed(node, keeps)));
                     }
                 }
@@ -417,9 +482,14 @@ impl Problem {
             ranges.push(start..out.terms.len());
         }
         (self.kernels, self.ranges) = (kernels, ranges);
-        if !terms.choice.fixed.is_empty() {
+        if !terms.choice.fixed.is_empty() || self.roles.is_some() {
             for (unit, _, node) in self.units(context, terms.problem) {
-                out.terms.extend(terms.choice.fixed.get(&unit).map(|&wanted| Term::Fixed(node, wanted)));
+                let wanted = if self.is_held_whole(unit, terms.choice) {
+                    Some(false)
+                } else {
+                    terms.choice.fixed.get(&unit).copied()
+                };
+                out.terms.extend(wanted.map(|wanted| Term::Fixed(node, wanted)));
             }
         }
         for (comp, nodes) in self.batches(context.module) {

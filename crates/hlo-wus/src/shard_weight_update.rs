@@ -25,8 +25,9 @@
 //! **What it does not do.** Tuple all-reduces (split them first) and asynchronous ones; computations called from so many places
 //! that copies would double the module (inline them first). Formats that reinterpret bytes (bitcasts) are not built.
 //!
-//! **Interface.** `interface=replicated` keeps the module's signature. `interface=sharded` lets state cross the entry in shards and makes
-//! two more modules that convert it, and a manifest ([`crate::interface`]).
+//! **Interface.** `state=replicated` keeps the module's signature. Otherwise state crosses the entry in shards, and the pass makes
+//! two more modules that convert it, and a manifest ([`crate::interface`]). With `state=optimizer` and `state=gradients` that is
+//! the optimizer's state alone ([`hlo_analysis::optimizer_state`]): weights and all else come and go as before.
 //!
 //! **Algorithm.** 0. [`hlo_spmd::CallSiteCopies`]: a computation of its own for each call site, and back after step 6 where copies came out
 //! alike. 1. [`crate::find`] array all-reduces by plain addition over all devices; each set of groups is a problem of its
@@ -43,6 +44,7 @@
 //! (which ops), §3.2 (where), §4.1 (formats), §4.2 (loops). They place collectives greedily; we take the factors of ops from the op
 //! table and an exact minimum cut.
 
+use crate::carried::cut_carried;
 use crate::context::{ShardingContext, StateCuts};
 use crate::error::{GradientRefusal, WusError};
 use crate::explain::{self, Unequal};
@@ -53,7 +55,7 @@ use crate::pairs::{Pair, aliased, joined, parse_pairs};
 use crate::problem::{Problem, Rate, Terms};
 use crate::rewrite::Rewriter;
 use crate::tables::{IndexMap, IndexSet};
-use crate::zero::{StateChoice, StateUnit, UnitForm, Zero, parse_pins};
+use crate::zero::{StateChoice, StateForm, StateUnit, UnitForm, parse_pins};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
 use hlo_analysis::frequency::FrequencyOptions;
@@ -64,7 +66,7 @@ use hlo_ir::diag::Entity;
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
-use hlo_pass::report::{Artifact, LateText, MemoryChange, PassReport};
+use hlo_pass::report::{Artifact, Decision, LateText, MemoryChange, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{CallSiteCopies, Grouping, groupings};
 
@@ -90,40 +92,28 @@ const OPTIONS: &[OptionInfo] = &[
         help: "auto: shard what is predicted to be faster; always: shard every update that has state",
     },
     OptionInfo {
-        name: "interface",
-        kind: OptionKind::Word(&["replicated", "sharded"]),
+        name: "state",
+        kind: OptionKind::Word(&["replicated", "optimizer", "gradients", "parameters", "auto"]),
         default: "replicated",
-        help: "replicated: the signature stays; sharded: state crosses the entry in shards, -o names a directory",
-    },
-    OptionInfo {
-        name: "keep-weights-sharded",
-        kind: OptionKind::Word(&["auto", "yes", "no"]),
-        default: "auto",
-        help: "whether weights stay in shards between steps like moments; auto: where that is cheaper",
-    },
-    OptionInfo {
-        name: "zero",
-        kind: OptionKind::Word(&["no", "auto", "1", "2", "3"]),
-        default: "no",
-        help: "interface=sharded in a form of ZeRO: 1 moments, 2 and gradients, 3 and weights in shards; auto: what is fastest for each parameter, as profit=auto",
+        help: "what lies in shards between steps: replicated: nothing, the signature stays; else -o names a directory: optimizer: its state (ZeRO-1), gradients: during the step too (ZeRO-2), parameters: weights too (ZeRO-3), auto: weights where that is cheaper",
     },
     OptionInfo {
         name: "memory-limit",
         kind: OptionKind::Int,
         default: "0",
-        help: "zero=auto: the fastest choice whose peak on a device is within these bytes (30GiB); 1, 2, 3: refused above; 0: no limit",
+        help: "state=auto: the fastest choice whose peak on a device is within these bytes (30GiB); other states: refused above; 0: no limit",
     },
     OptionInfo {
         name: "pins",
         kind: OptionKind::Text,
         default: "",
-        help: "zero=: parameters that are in shards or whole, by flat number, as [0:sharded,3:whole]",
+        help: "with state=: parameters that are in shards or whole, by flat number, as [0:sharded,3:whole]",
     },
     OptionInfo {
         name: "state-pairs",
         kind: OptionKind::Text,
         default: "",
-        help: "interface=sharded: which output is the next value of which parameter, as [PARAM:OUTPUT,…]",
+        help: "with state=: which output is the next value of which parameter, as [PARAM:OUTPUT,…]",
     },
     OptionInfo {
         name: "unknown-trip-count",
@@ -158,11 +148,10 @@ const OPTIONS: &[OptionInfo] = &[
 pub(crate) struct ShardWeightUpdate {
     min_bytes: u64,
     is_forced: bool,
-    is_interface_sharded: bool,
     is_partial: bool,
     cuts: StateCuts,
-    keeps_weights: Option<bool>,
-    pub(crate) zero: Option<Zero>,
+    /// What lies in shards between steps, if anything does.
+    pub(crate) state: Option<StateForm>,
     memory_limit: Option<u64>,
     pins: IndexMap<StateUnit, bool>,
     state_pairs: Vec<Pair>,
@@ -219,25 +208,25 @@ struct Planned<'w, 'm> {
 
 impl ShardWeightUpdate {
     fn new(options: &Options) -> Result<ShardWeightUpdate, WusError> {
-        let zero = Zero::named(options.text("zero"));
-        let keeps_weights = match options.text("keep-weights-sharded") {
-            "yes" => Some(true),
-            "no" => Some(false),
-            _ => None,
-        };
+        let state = StateForm::named(options.text("state"));
         let memory_limit = Some(options.int("memory-limit").unsigned_abs()).filter(|&bytes| bytes > 0);
-        let pins = parse_pins(options.text("pins"))?;
-        match zero {
-            Some(_) if keeps_weights.is_some() => return Err(WusError::ZeroKeepsWeights),
-            None if memory_limit.is_some() => return Err(WusError::LimitWithoutZero),
-            None if !pins.is_empty() => return Err(WusError::PinsWithoutZero),
-            Some(_) | None => {}
+        let (pins, state_pairs) = (parse_pins(options.text("pins"))?, parse_pairs(options.text("state-pairs"))?);
+        if state.is_none() {
+            let given = [
+                ("memory-limit", memory_limit.is_some()),
+                ("pins", !pins.is_empty()),
+                ("state-pairs", !state_pairs.is_empty()),
+            ];
+            if let Some(&(option, _)) = given.iter().find(|(_, is_given)| *is_given) {
+                return Err(WusError::ReplicatedState { option });
+            }
         }
+        // The search within a limit has to weigh what is faster.
+        let is_searched = state == Some(StateForm::Auto) && memory_limit.is_some();
         Ok(ShardWeightUpdate {
             min_bytes: options.int("min-bytes").max(0) as u64,
-            is_forced: options.text("profit") == "always" && zero != Some(Zero::Auto),
-            is_interface_sharded: options.text("interface") == "sharded" || zero.is_some(),
-            zero,
+            is_forced: options.text("profit") == "always" && !is_searched,
+            state,
             memory_limit,
             is_partial: options.text("partial") == "auto",
             cuts: match options.text("cuts") {
@@ -245,9 +234,8 @@ impl ShardWeightUpdate {
                 "padded" => StateCuts::Padded,
                 _ => StateCuts::Any,
             },
-            keeps_weights: zero.map_or(keeps_weights, Zero::keeps_weights),
             pins,
-            state_pairs: parse_pairs(options.text("state-pairs"))?,
+            state_pairs,
             unknown_trip_count: options.int("unknown-trip-count").max(1) as u64,
             ps_per_resident_byte: options.float("memory-weight").max(0.0),
             machine: machine_of(options).map_err(WusError::Machine)?,
@@ -291,8 +279,9 @@ impl ShardWeightUpdate {
                 rates: &rates,
                 is_forced: self.is_forced || choice.form.is_some(),
                 ps_per_resident_byte: self.ps_per_resident_byte,
-                keeps_weights: choice.form.map_or(self.keeps_weights, Zero::keeps_weights),
-                scatters_gradients: self.zero != Some(Zero::One),
+                keeps_weights: choice.form.or(self.state).and_then(StateForm::keeps_weights),
+                scatters_gradients: self.state != Some(StateForm::Optimizer),
+                is_of_optimizer: self.state.is_some_and(StateForm::is_of_optimizer),
                 choice,
                 problem: done.n_solved,
                 state_pairs: interface.as_ref().map(|interface| interface.state_pairs.clone()),
@@ -369,7 +358,7 @@ impl ShardWeightUpdate {
 
     /// The interface to shard, if it is to be.
     fn interface(&self, module: &Module) -> Result<Option<Interface>, PassError> {
-        if !self.is_interface_sharded {
+        if self.state.is_none() {
             return Ok(None);
         }
         let failed = |error: WusError| error.about(Entity::Module);
@@ -378,8 +367,13 @@ impl ShardWeightUpdate {
         if let Some(&pair) = self.state_pairs.iter().find(|(p, o)| *p >= n_params || *o >= n_outputs) {
             return Err(failed(WusError::PairOutOfRange { n_params, n_outputs, pair }));
         }
-        interface.state_pairs = joined(aliased(module), &self.state_pairs).map_err(failed)?;
+        interface.state_pairs = joined(aliased(module), &self.state_pairs);
         Ok(Some(interface))
+    }
+
+    /// The pairs that the user says and that aliases of the header contradict.
+    fn contradicted(&self, interface: &Interface) -> Vec<&Pair> {
+        self.state_pairs.iter().filter(|pair| !interface.state_pairs.contains(pair)).collect()
     }
 
     /// What the user fixed.
@@ -412,7 +406,7 @@ impl Pass for ShardWeightUpdate {
     }
 
     fn writes_files(&self) -> bool {
-        self.is_interface_sharded
+        self.state.is_some()
     }
 
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
@@ -501,11 +495,20 @@ impl ShardWeightUpdate {
             problems.entry(groups.clone()).or_default().push(*all_reduce);
         }
         let mut interface = self.interface(module)?;
+        for &(param, output) in interface.iter().flat_map(|interface| self.contradicted(interface)) {
+            let reason = "the header says that one of the two shares its memory with another array".to_string();
+            let subject = format!("state-pairs {param}:{output}");
+            cx.report.decisions.push(Decision { subject, action: "left".into(), reason, ..Decision::default() });
+        }
         let mut done = Sharded { is_possible: true, ..Sharded::default() };
         for (groups, gradients) in problems {
             self.solve(module, (&groups, &gradients), interface.as_mut(), choice, &mut done, cx)?;
         }
-        if let Some(interface) = interface {
+        if let Some(mut interface) = interface {
+            let n_carried = if done.is_possible { cut_carried(module, &mut interface) } else { 0 };
+            if n_carried > 0 {
+                cx.report.count("carried-arrays-cut", n_carried as u64);
+            }
             let failed = |error: WusError| error.about(Entity::Module);
             let shard = Artifact::Module(Box::new(interface.shard_module().map_err(failed)?));
             let unshard = Artifact::Module(Box::new(interface.unshard_module().map_err(failed)?));

@@ -19,37 +19,45 @@ use hlo_analysis::values::ValueId;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// A form of ZeRO that the user asks for.
+/// What lies in shards between steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Zero {
-    /// Whatever is fastest for each parameter, within the memory limit.
+pub enum StateForm {
+    /// Moments; weights where that is cheaper. Under a memory limit whatever is fastest for each parameter.
     Auto,
-    /// Moments in shards; gradients as is faster.
-    One,
-    /// Moments and gradients in shards.
-    Two,
-    /// Weights too.
-    Three,
+    /// The optimizer's state; gradients as is faster (ZeRO-1).
+    Optimizer,
+    /// The optimizer's state, and gradients during the step (ZeRO-2).
+    Gradients,
+    /// The optimizer's state, gradients and weights (ZeRO-3).
+    Parameters,
 }
 
-impl Zero {
-    /// The form that an option names: `auto`, `1`, `2` or `3`.
-    pub(crate) fn named(text: &str) -> Option<Zero> {
+impl StateForm {
+    /// The form that the option `state` names; `None` for `replicated`.
+    pub(crate) fn named(text: &str) -> Option<StateForm> {
         match text {
-            "auto" => Some(Zero::Auto),
-            "1" => Some(Zero::One),
-            "2" => Some(Zero::Two),
-            "3" => Some(Zero::Three),
+            "auto" => Some(StateForm::Auto),
+            "optimizer" => Some(StateForm::Optimizer),
+            "gradients" => Some(StateForm::Gradients),
+            "parameters" => Some(StateForm::Parameters),
             _ => None,
+        }
+    }
+
+    /// Whether only what [`hlo_analysis::optimizer_state`] finds may be in shards between steps.
+    pub(crate) fn is_of_optimizer(self) -> bool {
+        match self {
+            StateForm::Optimizer | StateForm::Gradients => true,
+            StateForm::Auto | StateForm::Parameters => false,
         }
     }
 
     /// Whether weights stay in shards between steps, if the form says so.
     pub(crate) fn keeps_weights(self) -> Option<bool> {
         match self {
-            Zero::Auto => None,
-            Zero::One | Zero::Two => Some(false),
-            Zero::Three => Some(true),
+            StateForm::Auto => None,
+            StateForm::Optimizer | StateForm::Gradients => Some(false),
+            StateForm::Parameters => Some(true),
         }
     }
 }
@@ -74,7 +82,7 @@ pub struct StateChoice {
     /// In shards or whole.
     pub fixed: IndexMap<StateUnit, bool>,
     /// Every update with state in this form, whether or not that is faster.
-    pub form: Option<Zero>,
+    pub form: Option<StateForm>,
 }
 
 impl StateChoice {
@@ -305,7 +313,7 @@ impl<T, E> Search<'_, '_, T, E> {
 
     /// Where nothing else fits: gradients too are in shards although that is slower, and temporary arrays are smaller.
     fn forms(&mut self) -> Result<(), E> {
-        for form in [Zero::Two, Zero::Three] {
+        for form in [StateForm::Gradients, StateForm::Parameters] {
             self.corner(&StateChoice { form: Some(form), ..self.priced(0.0) })?;
         }
         Ok(())

@@ -26,34 +26,34 @@ struct Variant {
     source: &'static str,
     /// Options of the sharding.
     options: &'static str,
-    /// Whether the pass writes a folder of modules.
-    is_sharded_interface: bool,
+    /// Whether state crosses the interface in shards: the pass writes a folder of modules.
+    has_shards: bool,
 }
 
 const VARIANTS: [Variant; 4] = [
     Variant {
         theirs: "step_replicated_interface",
         source: "dp_step",
-        options: "interface=replicated",
-        is_sharded_interface: false,
+        options: "state=replicated",
+        has_shards: false,
     },
     Variant {
         theirs: "step_sharded_interface",
         source: "dp_step",
-        options: "interface=sharded,keep-weights-sharded=no",
-        is_sharded_interface: true,
+        options: "state=gradients",
+        has_shards: true,
     },
     Variant {
         theirs: "loop_moments_sharded",
         source: "dp_loop",
-        options: "keep-weights-sharded=no",
-        is_sharded_interface: false,
+        options: "state=gradients",
+        has_shards: true,
     },
     Variant {
         theirs: "loop_all_sharded",
         source: "dp_loop",
-        options: "keep-weights-sharded=yes",
-        is_sharded_interface: false,
+        options: "state=parameters",
+        has_shards: true,
     },
 ];
 
@@ -143,8 +143,8 @@ impl Bench {
     fn ours(&self, variant: &Variant) -> Result<PathBuf, String> {
         let source = self.folder.join(format!("{}.hlo", variant.source));
         let name = format!("{}.ours", variant.theirs);
-        let out = self.folder.join(if variant.is_sharded_interface { name } else { name + ".hlo" });
-        if variant.is_sharded_interface && out.exists() {
+        let out = self.folder.join(if variant.has_shards { name } else { name + ".hlo" });
+        if variant.has_shards && out.exists() {
             std::fs::remove_dir_all(&out).map_err(|e| format!("{}: {e}", out.display()))?;
         }
         let pipeline = format!(
@@ -163,7 +163,7 @@ impl Bench {
             let errors: Vec<&str> = errors.lines().filter(|l| !l.trim().is_empty()).take(2).collect();
             return Err(format!("hlo-opt --pass '{pipeline}': {}: {}", output.status, errors.join(" ")));
         }
-        Ok(if variant.is_sharded_interface { out.join("main.hlo") } else { out })
+        Ok(if variant.has_shards { out.join("main.hlo") } else { out })
     }
 
     fn time(&self, variant: &Variant, theirs: &Path, ours: &Path) -> Result<Times, String> {

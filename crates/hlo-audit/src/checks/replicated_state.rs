@@ -42,7 +42,7 @@ const MAX_INSTRUCTIONS: usize = 100_000;
 /// As the preset `sharded-state` begins.
 const PIPELINE: &str = "inline-calls,simplify-tuples,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
                         fold-all-reduce-of-all-reduce,sink-all-reduce,all-reduce-to-reduce-scatter,dce,\
-                        shard-weight-update{interface=sharded}";
+                        shard-weight-update{state=auto}";
 
 fn run(cx: &AuditCx<'_>) -> Vec<Finding> {
     let large =

@@ -9,7 +9,7 @@ pub(crate) struct Row {
     pub n_devices: usize,
     /// Whether the module is for another number of devices.
     pub is_modelled: bool,
-    /// `replicated`, `ZeRO-1, 2`, `ZeRO-3`, or `auto`: each parameter is held as is predicted to be faster.
+    /// What lies in shards: `replicated`, `optimizer`, `gradients`, `parameters`, or `auto`: each parameter is held as is predicted to be faster.
     pub form: &'static str,
     /// Among how many devices most bytes of state are cut; 1 where nothing is.
     pub n_shards: usize,

@@ -58,7 +58,7 @@ fn dependents(followers: &SecondaryMap<InstId, Vec<InstId>>, inst: InstId) -> En
 /// The state of a module.
 ///
 /// # Errors
-/// A pair contradicts an alias of the header, or names what the module does not have.
+/// A pair names what the module does not have.
 pub(super) fn find_state(
     module: &Module,
     frequencies: &Frequencies,
@@ -70,7 +70,7 @@ pub(super) fn find_state(
     let Some(root) = module.comp(entry).root.expand() else { return Ok(found) };
     let params = entry_leaves(module);
     let operand_of_leaf = root_operands(module, root);
-    let pairs = joined(aliased(module), said)?;
+    let pairs = joined(aliased(module), said);
     if let Some(&pair) = pairs.iter().find(|pair| pair.0 >= params.len() || pair.1 >= operand_of_leaf.len()) {
         return Err(WusError::PairOutOfRange { n_params: params.len(), n_outputs: operand_of_leaf.len(), pair });
     }

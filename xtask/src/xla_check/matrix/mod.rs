@@ -23,7 +23,7 @@ use super::manifest::Program;
 use super::table::{CaseResult, Status};
 use super::worker::{Job, Session};
 use crate::{python, workspace};
-use combination::{Combination, NotRun, Offered};
+use combination::{Combination, NotRun};
 
 /// The files that judge.
 const JUDGES: [&str; 8] = [
@@ -53,7 +53,6 @@ pub(super) fn run(session: &Session<'_>, programs: &[Program]) -> Result<bool, S
     let folder = workspace::target_dir().join("xla-check").join(corpus).join("matrix");
     let mut matrix = Matrix {
         session,
-        offered: Offered::ask(&session.tool)?,
         judge: hash_files(JUDGES.iter().map(|name| python::oracle_dir().join(name)))?,
         tool: ContentHash::new().add_file(&session.tool)?.digits(),
         evaluator: evaluator_sources::digits()?,
@@ -74,7 +73,6 @@ pub(super) fn run(session: &Session<'_>, programs: &[Program]) -> Result<bool, S
 /// A run over all modules.
 struct Matrix<'s> {
     session: &'s Session<'s>,
-    offered: Offered,
     judge: String,
     tool: String,
     evaluator: String,
@@ -92,7 +90,7 @@ impl Matrix<'_> {
         let like = like.map_err(|e| format!("{}: the sibling: {e}", program.name()))?;
         let source = [text.as_bytes(), &like, program.draw.as_bytes(), self.judge.as_bytes()];
         let source = source.iter().fold(ContentHash::new(), |hash, part| hash.add(part)).digits();
-        let (mut combinations, not_run) = combination::of_module(&text, &self.offered);
+        let (mut combinations, not_run) = combination::of_module(&text);
         let wanted = &self.session.options.combination;
         combinations.extend(combination::forms(&self.session.tool, program, &text, wanted.is_some())?);
         let is_wanted = |name: &str| wanted.as_ref().is_none_or(|part| name.contains(part));
