@@ -59,7 +59,7 @@ LEAST_OFFLOADED_BYTES = 64 << 10
 #: So much of the bytes of state on the host is saved at the peak, at least.
 HELD_BACK = 0.8
 
-#: Scripts with layers in a loop, which mode 3 gathers one by one: the memory that is predicted differs by at most this
+#: Scripts with layers in a loop, whose weights in shards are gathered one by one: the memory that is predicted differs by at most this
 #: share from XLA's account. In others the workspace of products weighs more than that, as small as they are.
 IN_LOOPS = ("scan_layers",)
 FORETOLD = 0.06
@@ -183,19 +183,19 @@ def compiled(lower: Callable[[], Any], options: dict | None = None) -> tuple[Com
     return row, executable
 
 
-def zero(mode: int) -> str:
+def zero(shard: str) -> str:
     """What a way is called."""
-    return f"zero, mode={mode}"
+    return f'zero, shard="{shard}"'
 
 
-def apart(mode: int) -> str:
+def apart(shard: str) -> str:
     """What a way is called whose gathers XLA does not combine."""
-    return f"{zero(mode)}, gathers apart"
+    return f"{zero(shard)}, gathers apart"
 
 
-def offloaded(mode: int) -> str:
+def offloaded(shard: str) -> str:
     """What a way is called whose optimizer state lies in the memory of the host."""
-    return f"{zero(mode)}, state on the host"
+    return f"{zero(shard)}, state on the host"
 
 
 def lower_offloaded(step: ho.ZeroStep, *args: Any) -> Any:
@@ -219,9 +219,9 @@ def lower_offloaded(step: ho.ZeroStep, *args: Any) -> Any:
     return lowered
 
 
-def check_offloaded(mode: int, step: ho.ZeroStep, rows: dict[str, Compiled], n_bytes: int, is_quick: bool) -> list[str]:
+def check_offloaded(shard: str, step: ho.ZeroStep, rows: dict[str, Compiled], n_bytes: int, is_quick: bool) -> list[str]:
     """What does not hold of what is promised of state on the host, of which ``n_bytes`` lie there: sentences."""
-    row, base, failures = rows[offloaded(mode)], rows[zero(mode)], []
+    row, base, failures = rows[offloaded(shard)], rows[zero(shard)], []
     sharded = step.last_plan.sharded
     expected = sum(held_bytes(step.last_plan, n) for n in sharded.on_host)
     if n_bytes != expected or expected == 0:
@@ -259,30 +259,30 @@ def rows_of(name: str, mesh: Mesh, with_others: bool) -> tuple[dict[str, Compile
             own = zero_by_hand(mesh, with_weights=with_weights, **size)
             rows[way], _ = compiled(functools.partial(own.step.lower, *own.state, *own.batch(0)))
     is_donated, failures = bool(donated(executable)), []
-    for mode in (1, 2, 3):
-        step = ho.zero(script.step, mode=mode, machine="h100", strict=True)
+    for shard in sharding.SHARDS:
+        step = ho.zero(script.step, shard=shard, machine="h100", strict=True)
         lower = functools.partial(step.lower, *arguments, *statics)
-        rows[zero(mode)], _ = compiled(lower)
-        if mode > 1 and not has_async(rows[zero(mode)], "all-gather"):
-            rows[apart(mode)], _ = compiled(lower, GATHERS_APART)
-        found = check(name, script, mode, step.last_plan, rows, is_donated)
+        rows[zero(shard)], _ = compiled(lower)
+        if shard == "parameters" and not has_async(rows[zero(shard)], "all-gather"):
+            rows[apart(shard)], _ = compiled(lower, GATHERS_APART)
+        found = check(name, script, shard, step.last_plan, rows, is_donated)
         # A check that accepts the step as it is could not fail.
         refused = check(
-            name, script, mode, step.last_plan, {AS_IT_IS: rows[AS_IT_IS], zero(mode): rows[AS_IT_IS]}, is_donated
+            name, script, shard, step.last_plan, {AS_IT_IS: rows[AS_IT_IS], zero(shard): rows[AS_IT_IS]}, is_donated
         )
         if len(refused) < 4:
             found.append(f"expected the step as it is to be refused for four reasons, found {refused}")
-        failures += [f"{name}, mode {mode}: {sentence}" for sentence in found]
-    for mode in (1, 3) if with_others else (1,):
-        step = ho.zero(script.step, mode=mode, machine="h100", strict=True, offload=True)
+        failures += [f"{name}, shard={shard!r}: {sentence}" for sentence in found]
+    for shard in ("optimizer", "parameters") if with_others else ("optimizer",):
+        step = ho.zero(script.step, shard=shard, machine="h100", strict=True, offload=True)
         with mock.patch.object(sharding, "LEAST_OFFLOADED_BYTES", LEAST_OFFLOADED_BYTES):
             lowered = lower_offloaded(step, *arguments, *statics)
         if not step.last_plan.sharded.on_host:
             continue  # a loop that holds the whole training has its state within
-        rows[offloaded(mode)], executable = compiled(lambda lowered=lowered: lowered)
+        rows[offloaded(shard)], executable = compiled(lambda lowered=lowered: lowered)
         n_bytes = executable.memory_analysis().host_argument_size_in_bytes
-        found = check_offloaded(mode, step, rows, n_bytes, name in QUICK)
-        failures += [f"{name}, mode {mode}, on the host: {sentence}" for sentence in found]
+        found = check_offloaded(shard, step, rows, n_bytes, name in QUICK)
+        failures += [f"{name}, shard={shard!r}, on the host: {sentence}" for sentence in found]
     return rows, failures
 
 
@@ -343,9 +343,9 @@ def foretold(plan: Any) -> int:
     return plan.sharded.ways[plan.sharded.taken].peak_bytes
 
 
-def check(name: str, script: Script, mode: int, plan: Any, rows: dict[str, Compiled], is_donated: bool) -> list[str]:
+def check(name: str, script: Script, shard: str, plan: Any, rows: dict[str, Compiled], is_donated: bool) -> list[str]:
     """What does not hold of what is promised: sentences."""
-    row, base, failures = rows[zero(mode)], rows[AS_IT_IS], []
+    row, base, failures = rows[zero(shard)], rows[AS_IT_IS], []
 
     def expect(holds: bool, sentence: str) -> None:
         if not holds:
@@ -353,10 +353,10 @@ def check(name: str, script: Script, mode: int, plan: Any, rows: dict[str, Compi
 
     expect(has_async(row, "reduce-scatter"), f"an asynchronous reduce-scatter, found {kinds(row)}")
     # Where XLA puts the gathers into one that nothing can run beside, those that it was given are looked at.
-    gathers = rows.get(apart(mode), row) if mode > 1 else row
+    gathers = rows.get(apart(shard), row) if shard == "parameters" else row
     expect(has_async(gathers, "all-gather"), f"an asynchronous all-gather, found {kinds(gathers)}")
 
-    cut = script.state if mode > 1 else script.optimizer(script.state)
+    cut = script.state if shard == "parameters" else script.optimizer(script.state)
     saved, most = base.arguments - row.arguments, nbytes(jax.tree.map(physical, cut)) * 7 / 8
     expect(saved >= 0.98 * most, f"nearly {most:.0f} bytes of arguments less than {base.arguments}, found {saved} less")
     kept = donated_bytes(plan)
@@ -364,7 +364,7 @@ def check(name: str, script: Script, mode: int, plan: Any, rows: dict[str, Compi
     expect(row.alias >= kept, f"{kept} donated bytes to keep their place, found {row.alias}")
     expect(row.own <= base.own, f"at most {base.own} bytes in all, found {row.own}")
 
-    if mode == 3 and name in IN_LOOPS:
+    if shard == "parameters" and name in IN_LOOPS:
         expect(row.loops == [True, True], f"both loops to gather a layer ahead, found {row.loops}")
         expect(abs(foretold(plan) / row.own - 1) <= FORETOLD, f"about {foretold(plan)} bytes in all, found {row.own}")
 
@@ -400,7 +400,7 @@ def line(name: str, way: str, row: Compiled) -> str:
 
 def summary(rows_by_script: dict[str, dict[str, Compiled]]) -> str:
     """A table with a line for each script: bytes in all, and the predicted time, of each way."""
-    ways = [AS_IT_IS, OPTIMIZER_STATE, WEIGHTS_TOO, zero(1), zero(2), zero(3)]
+    ways = [AS_IT_IS, OPTIMIZER_STATE, WEIGHTS_TOO, *map(zero, sharding.SHARDS)]
     lines = ["| script | " + " | ".join(ways) + " |", "|---|" + "--:|" * len(ways)]
     for name, rows in rows_by_script.items():
         cells = [f"{rows[way].own / 1e6:.1f} MB, {predicted_us(rows[way])} µs" for way in ways]

@@ -31,7 +31,7 @@ from training_scripts import SCRIPTS
 
 #: What changes each step, whatever it is predicted to be worth.
 SHARDED = "shard-weight-update{profit=always},dce"
-FAILING = "shard-weight-update{interface=sharded},dce"
+FAILING = "shard-weight-update{state=auto},dce"
 
 
 def compile_step(name: str) -> Compiled:

@@ -9,7 +9,7 @@ import os
 import warnings
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--mode", type=int, default=2)
+parser.add_argument("--shard", default="parameters")
 parser.add_argument("--process", type=int, default=0)
 parser.add_argument("--processes", type=int, default=1)
 parser.add_argument("--port", type=int)
@@ -60,7 +60,7 @@ with warnings.catch_warnings(record=True) as warned:
     if options.pipeline:
         ho.enable(options.pipeline, strict=True)
     elif not options.unwrapped:
-        step = ho.zero(step, mode=options.mode)
+        step = ho.zero(step, shard=options.shard)
     for i in range(4):
         params, opt, loss = step(params, opt, put(normal(2 + i, 48, 96), cut), put(normal(9 + i, 48, 8), cut))
         losses.append(float(loss))

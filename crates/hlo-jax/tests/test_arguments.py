@@ -82,11 +82,15 @@ def jitted():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"mode": 4}, ValueError, "mode: expected 'auto', 1, 2 or 3, found 4"),
-        ({"mode": "Auto"}, ValueError, "found 'Auto'; did you mean 'auto'"),
-        ({"mode": "2"}, ValueError, "found '2'; did you mean 2"),
-        ({"mode": True}, ValueError, "found True"),
-        ({"mode": 2.0}, ValueError, "found 2.0"),
+        ({"mode": 1}, TypeError, 'zero: mode= is not taken; write shard="optimizer", "gradients"'),
+        ({"shard": 4}, ValueError, "shard: expected 'optimizer', 'gradients', 'parameters' or 'auto', found 4"),
+        ({"shard": "Auto"}, ValueError, "found 'Auto'; did you mean 'auto'"),
+        ({"shard": "optimiser"}, ValueError, "found 'optimiser'; did you mean 'optimizer'"),
+        ({"shard": True}, ValueError, "found True"),
+        ({"state": "ema"}, TypeError, "state: expected a dict of regular expressions and flags"),
+        ({"state": {"ema": 0}}, TypeError, "found 'ema': 0 of type int"),
+        ({"state": {"(": False}}, ValueError, r"state: expected a regular expression, found '\('"),
+        ({"quiet": 1}, TypeError, "quiet: expected True or False"),
         ({"stage": 3}, TypeError, "zero: unexpected keyword argument 'stage'"),
         ({"memory_limt": 3}, TypeError, "'memory_limt'; did you mean 'memory_limit'"),
         ({"offload": "yes"}, TypeError, "offload: expected True or False, found 'yes' of type str"),
@@ -162,7 +166,7 @@ def test_wrong_options_of_enable_are_refused(options, error, message):
 
 
 def test_signatures_stay_those_of_the_functions():
-    assert list(inspect.signature(ho.zero).parameters)[:3] == ["step", "mode", "memory_limit"]
+    assert list(inspect.signature(ho.zero).parameters)[:3] == ["step", "shard", "memory_limit"]
     assert "HLO_OPT" in ho.partition.__doc__ and ho.enable.__name__ == "enable"
 
 

@@ -112,7 +112,7 @@ def test_declared_shardings_are_taken():
     _, step, init, _ = make()
     rows, rep = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
     declared = jax.jit(step.unwrapped.__wrapped__, in_shardings=(rep, rep, rows, rows), donate_argnums=(0, 1))
-    zero = ho.zero(declared, mode=2, strict=True)
+    zero = ho.zero(declared, shard="parameters", strict=True)
     own = train(zero, whole(mesh, init()), numbers)
     check_alike(own, train(step.unwrapped, whole(mesh, init()), numbers))
     assert n_in_shards(own[1]) >= 6 and not zero.last_plan.partitioned.placed
@@ -163,7 +163,7 @@ def test_other_arrays_on_no_device_stay_whole():
 
     w, x, table = normal(0, 96, 96) / 10, normal(1, 48, 96), normal(2, 16, 96)
     expected = jax.jit(step)(*whole(mesh, (w, x, table)))
-    zero = ho.zero(jax.jit(step), mode=2, strict=True)
+    zero = ho.zero(jax.jit(step), shard="parameters", strict=True)
     own = zero(whole(mesh, w), x, table)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), own, expected)
     partitioned = zero.last_plan.partitioned

@@ -11,7 +11,7 @@ import pytest
 from hlo_opt import _native
 from hlo_opt.arguments import UNITS
 from hlo_opt.jax import switch
-from hlo_opt.jax.zero import MODES
+from hlo_opt.jax.zero import CHOICES
 from training_scripts import SCRIPTS
 
 PACKAGE = Path(__file__).parent.parent
@@ -39,7 +39,7 @@ def test_each_option_of_zero_has_a_row():
     listed = [row[0].strip("`") for row in rows(README, "option")[1:]]
     assert listed == [name for name in inspect.signature(ho.zero).parameters if name != "step"]
     cells = {row[0].strip("`"): row[1] for row in rows(README, "option")[1:]}
-    assert re.findall(r"`([^`]+)`", cells["mode"]) == [repr(mode).replace("'", '"') for mode in MODES]
+    assert re.findall(r"`([^`]+)`", cells["shard"]) == [repr(choice).replace("'", '"') for choice in CHOICES]
     machines = re.findall(r'`"(\w+)"`', cells["machine"])
     assert machines == [*_native.machine_names(), "auto"]
 
@@ -76,8 +76,8 @@ def test_every_script_is_compared():
 
 
 def is_as_good(script: dict) -> bool:
-    """Whether GSPMD with the optimizer's state in shards takes as much memory and time as mode 1."""
-    (memory, time), (own, own_time) = script[GSPMD_STATE], script["zero, mode=1"]
+    """Whether GSPMD with the optimizer's state in shards takes as much memory and time as zero."""
+    (memory, time), (own, own_time) = script[GSPMD_STATE], script['zero, shard="optimizer"']
     return abs(memory - own) <= 0.1 and abs(time - own_time) <= 0.03 * own_time
 
 
@@ -87,9 +87,9 @@ def test_what_the_page_counts_is_in_its_table():
     said = f"in {n_as_good} of the {len(scripts)} scripts: memory within 0.1 MB, the same bytes sent, time within 3 %"
     assert said in plain(COMPARED)
     less = {
-        name: round(script["zero, mode=2"][0] - script[GSPMD_WEIGHTS][0], 1)
+        name: round(script['zero, shard="parameters"'][0] - script[GSPMD_WEIGHTS][0], 1)
         for name, script in scripts.items()
-        if 0 < script["zero, mode=2"][0] - script[GSPMD_WEIGHTS][0] <= 1.5
+        if 0 < script['zero, shard="parameters"'][0] - script[GSPMD_WEIGHTS][0] <= 1.5
     }
     names = [f"`{name}`" for name in less]
     listed = f"{', '.join(names[:-1])} and {names[-1]} (by {min(less.values())} to {max(less.values())} MB)"

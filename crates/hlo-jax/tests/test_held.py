@@ -67,7 +67,7 @@ def test_a_step_by_nnx_jit(options):
     mesh = mesh_of(8)
     plain = nnx.jit(nnx_step, **options)
     losses, model, optimizer = train_nnx(mesh, plain)
-    step = ho.zero(plain, mode=1, strict=True)
+    step = ho.zero(plain, shard="optimizer", strict=True)
     own_losses, own_model, own_optimizer = train_nnx(mesh, step)
     np.testing.assert_allclose(own_losses, losses, rtol=2e-5)
     for mine, theirs in zip(jax.tree.leaves(nnx.state(own_model)), jax.tree.leaves(nnx.state(model)), strict=True):
@@ -142,7 +142,7 @@ def test_a_step_by_filter_jit(donate):
     mesh = mesh_of(8)
     plain = equinox.filter_jit(eqx_step, donate=donate)
     losses, model, _ = train_eqx(mesh, plain)
-    step = ho.zero(plain, mode=1, strict=True)
+    step = ho.zero(plain, shard="optimizer", strict=True)
     own_losses, own_model, own_state = train_eqx(mesh, step)
     np.testing.assert_allclose(own_losses, losses, rtol=2e-5)
     arrays = lambda tree: jax.tree.leaves(equinox.filter(tree, equinox.is_array))

@@ -23,7 +23,7 @@ from training_scripts import SCRIPTS, along, mesh_of, normal, whole
 #: What changes each step, whatever it is predicted to be worth.
 SHARDED = "shard-weight-update{profit=always},dce"
 #: What cannot be handed back: the step takes and returns shards.
-FAILING = "shard-weight-update{interface=sharded},dce"
+FAILING = "shard-weight-update{state=auto},dce"
 
 KEEPS_ALIASES = tuple(map(int, re.findall(r"\d+", jax.lib.__version__)[:2])) >= hook.KEEPS_ALIASES
 

@@ -45,7 +45,7 @@ def test_leaves_have_the_names_of_parameters(step, args, kwargs, static, expecte
 
 
 class Trainer:
-    @partial(ho.zero, mode=2, strict=True)
+    @partial(ho.zero, shard="parameters", strict=True)
     @partial(jax.jit, static_argnums=0)
     def step(self, weights, batch):
         loss, grads = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(batch["x"] @ w["up"] @ w["down"]) ** 2))(weights)

@@ -23,7 +23,7 @@ SHAPES = {"rows": (1003, 331), "columns": (331, 67), "flat": (13, 17, 47), "smal
 DEVICES = [pytest.param(n, marks=[] if n == 8 else [pytest.mark.more]) for n in (2, 3, 7, 8)]
 
 
-def make(n_devices: int = 8, mode: int = 2, dtype=jnp.float32, wrapped: bool = True):
+def make(n_devices: int = 8, shard: str = "parameters", dtype=jnp.float32, wrapped: bool = True):
     mesh = mesh_of(n_devices)
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
 
@@ -43,7 +43,7 @@ def make(n_devices: int = 8, mode: int = 2, dtype=jnp.float32, wrapped: bool = T
 
     jitted = jax.jit(step, donate_argnums=(0, 1))
     batch = lambda i: along(mesh, (normal(100 + i, 2 * n_devices, 1003).astype(dtype),))
-    return mesh, ho.zero(jitted, strict=True, mode=mode) if wrapped else jitted, init, batch
+    return mesh, ho.zero(jitted, strict=True, shard=shard) if wrapped else jitted, init, batch
 
 
 def train(step, state, batch, numbers):
@@ -71,7 +71,7 @@ def assert_near(tree, expected, atol=2e-5):
 
 
 def test_one_leaf_is_replaced_between_steps():
-    mesh, step, init, batch = make(mode=1)
+    mesh, step, init, batch = make(shard="optimizer")
     _, (params, opt) = train(step, whole(mesh, init()), batch, range(1))
     _, plain, *_ = make(wrapped=False)
     _, (plain_params, plain_opt) = train(plain, whole(mesh, init()), batch, range(1))
@@ -90,9 +90,9 @@ def test_one_leaf_is_replaced_between_steps():
 
 
 @pytest.mark.parametrize("n_devices", DEVICES)
-@pytest.mark.parametrize("mode", [1, 2])
-def test_training_is_that_of_the_script_and_moments_take_their_share(n_devices, mode):
-    mesh, step, init, batch = make(n_devices, mode)
+@pytest.mark.parametrize("shard", ["optimizer", "parameters"])
+def test_training_is_that_of_the_script_and_moments_take_their_share(n_devices, shard):
+    mesh, step, init, batch = make(n_devices, shard)
     _, plain, _, _ = make(n_devices, wrapped=False)
     expected, expected_state = train(plain, whole(mesh, init()), batch, range(20))
     losses, state = train(step, whole(mesh, init()), batch, range(20))
@@ -269,7 +269,7 @@ def test_calls_that_run_as_they_were_have_it_whole(monkeypatch):
 
 def test_another_step_takes_what_one_has_padded():
     mesh, step, init, batch = make(8)
-    _, other, _, _ = make(8, mode=1)
+    _, other, _, _ = make(8, shard="optimizer")
     _, state = train(step, whole(mesh, init()), batch, range(2))
     losses, state = train(other, state, batch, range(2, 4))
     more, _ = train(step, state, batch, range(4, 5))
@@ -299,8 +299,8 @@ def test_padded_state_lies_on_the_host(monkeypatch):
 
     jitted = jax.jit(step, donate_argnums=(0, 1))
     batch = lambda i: along(mesh, (normal(100 + i, 16, 101).astype(jnp.float32),))
-    expected, _ = train(ho.zero(jitted, strict=True, mode=1), init(), batch, range(6))
-    offloading = ho.zero(jitted, strict=True, mode=1, offload=True)
+    expected, _ = train(ho.zero(jitted, strict=True, shard="optimizer"), init(), batch, range(6))
+    offloading = ho.zero(jitted, strict=True, shard="optimizer", offload=True)
     losses, state = train(offloading, init(), batch, range(3))
     on_host = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, ho.PaddedArray) and is_on_host(leaf.held)]
     assert len(on_host) == 8

@@ -141,7 +141,7 @@ def test_where_xlas_partitioner_fails_ours_runs(monkeypatch):
     step = ho.partition(function, mesh=mesh, strict=True)
     np.testing.assert_allclose(step(x), expected, rtol=1e-6)
     report = ho.report(step)
-    assert [way.mode for way in report.ways] == ["hlo-opt"] and report.taken == 0
+    assert [way.name for way in report.ways] == ["hlo-opt"] and report.taken == 0
     said = "there is nothing to compare with: RuntimeError: INTERNAL: [hlo verifier]: Expected"
     assert said in str(report) and "Suspected" not in str(report)
 

@@ -45,7 +45,7 @@ def together(*options: list[str]) -> list[dict]:
 
 def test_two_processes_agree_with_one():
     one = finish(start())
-    two = together(["--mode", "2"], ["--mode", "2"])
+    two = together(["--shard", "parameters"], ["--shard", "parameters"])
     assert one["said"] == []
     assert max(one["held"]) == 96 * 96 * 4 // 8
     for process in two:
@@ -56,7 +56,7 @@ def test_two_processes_agree_with_one():
 
 def test_where_processes_would_run_other_programs_all_run_the_original():
     plain = finish(start("--unwrapped"))
-    for process in together(["--mode", "1"], ["--mode", "2"]):
+    for process in together(["--shard", "optimizer"], ["--shard", "parameters"]):
         (said,) = process["said"]
         assert "came to another program" in said
         assert process["held"] == plain["held"]
@@ -107,10 +107,10 @@ def test_processes_enable_the_same_or_nothing():
 
 
 @pytest.mark.parametrize(
-    ("options", "others"), [([], ["--mode", "1"]), (["--pipeline", SHARDED], ["--pipeline", SHARDED + ",cse"])]
+    ("options", "others"), [([], ["--shard", "optimizer"]), (["--pipeline", SHARDED], ["--pipeline", SHARDED + ",cse"])]
 )
 def test_the_persistent_cache(tmp_path, options, others):
-    """A second process finds the program of the first; another mode or pipeline is another program."""
+    """A second process finds the program of the first; another form of state or pipeline is another program."""
     environment = {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -27,13 +27,16 @@ def step_of(rate):
     return step
 
 
-@pytest.mark.parametrize("modes", [(2, 2), (2, 1), (1, 2), ("auto", "auto")])
-def test_two_steps_that_share_parameters(modes):
+ALL, SOME = "parameters", "optimizer"
+
+
+@pytest.mark.parametrize("shards", [(ALL, ALL), (ALL, SOME), (SOME, ALL), ("gradients", "gradients")])
+def test_two_steps_that_share_parameters(shards):
     mesh = mesh_of(8)
     rep, cut = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
     declared = {"in_shardings": (rep, rep, cut), "out_shardings": (rep, rep, rep), "donate_argnums": (0, 1)}
     plain = [jax.jit(step_of(rate), **declared) for rate in (0.1, 0.05)]
-    steps = [ho.zero(step, mode=mode, strict=True) for step, mode in zip(plain, modes)]
+    steps = [ho.zero(step, shard=shard, strict=True) for step, shard in zip(plain, shards)]
 
     def run(steps):
         params = whole(mesh, {"w": normal(0, 96, 96) / 10})
@@ -79,7 +82,7 @@ def test_a_batch_that_cannot_be_cut_costs_one_call_and_no_more():
 def test_off_is_the_step_as_it_was_on_state_in_shards_too(word, monkeypatch):
     mesh, step, init, batch = make()
     declared = jax.jit(step.unwrapped.__wrapped__, in_shardings=(NamedSharding(mesh, P()),) * 2 + (None, None))
-    step = ho.zero(declared, mode=2, strict=True)
+    step = ho.zero(declared, shard="parameters", strict=True)
     expected, _ = train(declared, whole(mesh, init()), batch, range(4))
     losses, state = train(step, ho.init(init, step, *batch(0)), batch, range(2))
     monkeypatch.setenv("HLO_OPT", word)
@@ -109,7 +112,7 @@ def test_what_a_step_does_not_read_is_whole():
         loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(state["w"])
         return {"w": state["w"] - 0.1 * grad, "last": loss}
 
-    zero = ho.zero(jax.jit(step), mode=2, strict=True)
+    zero = ho.zero(jax.jit(step), shard="parameters", strict=True)
     state = whole(mesh, {"w": normal(0, 96, 96), "last": np.float32(0)})
     x = jax.device_put(normal(1, 48, 96), NamedSharding(mesh, P("data")))
     (wanted, _) = ho.shardings(zero, state, x)
@@ -123,7 +126,7 @@ def test_init_takes_arguments_by_name():
         loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(state["w"])
         return {"w": state["w"] - rate * grad}, loss
 
-    zero = ho.zero(jax.jit(step), mode=2, strict=True)
+    zero = ho.zero(jax.jit(step), shard="parameters", strict=True)
     x = jax.device_put(normal(1, 48, 96), NamedSharding(mesh, P("data")))
     state = ho.init(lambda: {"w": jnp.ones((96, 96))}, zero, x=x, rate=0.5)
     assert state["w"].sharding.spec == P("data")
@@ -139,15 +142,15 @@ def test_options_are_checked_at_once():
     for wrong in (0, -1, "soon"):
         with pytest.raises((ValueError, TypeError), match="deadline_s: expected a positive number of seconds"):
             ho.zero(jitted, deadline_s=wrong)
-    with pytest.raises(ValueError, match="mode: expected"):
-        ho.zero(jitted, mode=True)
+    with pytest.raises(ValueError, match="shard: expected"):
+        ho.zero(jitted, shard=True)
     with pytest.raises(ValueError, match="expected a positive number of nodes behind 'h100:', found 'x'"):
         ho.zero(jitted, machine="h100:x")
 
 
-@pytest.mark.parametrize("mode", [1, 2])
-def test_over_several_nodes_state_is_cut_within_a_node(mode):
-    mesh, step, init, batch = make(machine="h100:2", mode=mode)
+@pytest.mark.parametrize("shard", [ALL, SOME])
+def test_over_several_nodes_state_is_cut_within_a_node(shard):
+    mesh, step, init, batch = make(machine="h100:2", shard=shard)
     expected, whole_state = train(step.unwrapped, whole(mesh, init()), batch, range(4))
     losses, state = train(step, whole(mesh, init()), batch, range(4))
     close(losses, expected)
@@ -158,7 +161,7 @@ def test_over_several_nodes_state_is_cut_within_a_node(mode):
     assert len(step._plans) == 1, "the state of a step is that of the next"
     # Where the mesh has an axis over a node, that is taken.
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("node", "data"))
-    step = ho.zero(step.unwrapped, mode=mode, strict=True, machine="h100:2")
+    step = ho.zero(step.unwrapped, shard=shard, strict=True, machine="h100:2")
     data = jax.device_put(batch(0), NamedSharding(mesh, P(("node", "data"))))
     _, opt, _ = step(*whole(mesh, init()), *data)
     assert opt[0].mu["w"].sharding.spec == P("data")

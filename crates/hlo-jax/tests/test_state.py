@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import hlo_opt.jax as ho
@@ -11,6 +12,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+from jax.experimental import io_callback
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from training_scripts import SCRIPTS, along, mesh_of, normal, whole
@@ -37,7 +39,7 @@ def make(n_devices: int = 8, **options):
         return along(mesh, (normal(i, n, WIDTH), normal(100 + i, n, 8)))
 
     jitted = jax.jit(step, donate_argnums=(0, 1))
-    return mesh, ho.zero(jitted, **{"strict": True, "mode": 2, **options}), init, batch
+    return mesh, ho.zero(jitted, **{"strict": True, "shard": "parameters", **options}), init, batch
 
 
 def train(step, state, batch, numbers):
@@ -171,14 +173,14 @@ def test_what_cannot_be_taken_over_runs_as_it_was():
     mesh = mesh_of(8)
 
     @jax.jit
-    def prints(w, x):
-        jax.debug.print("sum {}", x.sum())
-        return w - 0.1 * jax.grad(lambda w: ((x @ w) ** 2).mean())(w)
+    def asks_in_order(w, m, x):
+        m = 0.9 * m + jax.grad(lambda w: ((x @ w) ** 2).mean())(w)
+        return w - 0.1 * m, m, io_callback(np.float32, jax.ShapeDtypeStruct((), jnp.float32), x[0, 0], ordered=True)
 
     w, x = whole(mesh, jnp.ones((WIDTH, WIDTH))), along(mesh, normal(0, 16, WIDTH))
-    with pytest.warns(UserWarning, match="side effects"):
-        after = ho.zero(prints)(w, x)
-    np.testing.assert_allclose(np.asarray(after), np.asarray(prints(w, x)))
+    with pytest.warns(UserWarning, match="ordered side effects"):
+        after = ho.zero(asks_in_order)(w, w, x)
+    np.testing.assert_allclose(np.asarray(after[0]), np.asarray(asks_in_order(w, w, x)[0]))
     one = ho.zero(jax.jit(lambda w: w + 1))
     with pytest.warns(UserWarning, match="one device"):
         assert float(one(jnp.ones(()))) == 2
@@ -191,12 +193,12 @@ def test_what_cannot_be_taken_over_runs_as_it_was():
         ho.zero(lambda w: w)
     with pytest.raises(TypeError, match="pmap"):
         ho.zero(jax.pmap(lambda w: w, axis_name="data"))
-    with pytest.raises(ValueError, match="mode"):
-        ho.zero(jax.jit(lambda w: w), mode=4)
+    with pytest.raises(ValueError, match="shard"):
+        ho.zero(jax.jit(lambda w: w), shard="weights")
 
 
 def test_a_limit_of_memory_is_kept():
-    mesh, step, init, batch = make(mode="auto", memory_limit=1)
+    mesh, step, init, batch = make(memory_limit=1)
     with pytest.raises(ho.ZeroError, match=r"nothing fits memory_limit=1 B \(1 bytes\) by XLA's account: the least that was found"):
         step(*whole(mesh, init()), *batch(0))
 
@@ -231,14 +233,14 @@ def test_a_mesh_of_two_axes():
 
 
 def test_the_report_names_ways_and_leaves(tmp_path):
-    mesh, step, init, batch = make(mode="auto", machine="h100")
+    mesh, step, init, batch = make(machine="h100")
     with pytest.raises(ValueError, match="expected a call of step before"):
         ho.report(step)
     step(*whole(mesh, init()), *batch(0))
     found = ho.report(step)
     text = str(found)
     assert "on 8 devices: " in text and "h100" in text and "params['w'] float32[96, 96] P('data',)" in text
-    assert [way.mode for way in found.ways] == [0, 1, 2] and found.taken in (1, 2)
+    assert [way.name for way in found.ways] == ["as it was", "parameters"] and found.taken == 1
     assert found.ways[found.taken].argument_bytes < found.ways[0].argument_bytes / 1.5
     found.save(tmp_path / "page.html")
     assert "<html" in (tmp_path / "page.html").read_text(encoding="utf-8")[:200]
@@ -264,7 +266,7 @@ def test_what_jit_tells_apart_is_another_program():
         return w - rate * grad, loss + jnp.asarray(flag).dtype.itemsize
 
     jitted = jax.jit(step, static_argnames=("flag",))
-    zero = ho.zero(jitted, mode=2, strict=True)
+    zero = ho.zero(jitted, shard="parameters", strict=True)
     w, (x, y) = whole(mesh, jnp.ones((WIDTH, 8)) / WIDTH), along(mesh, (normal(0, 48, WIDTH), normal(1, 48, 8)))
     for rate in (jnp.float32(0.1), 0.1):
         for flag in (1, True):
@@ -294,18 +296,60 @@ def test_a_last_batch_of_another_size_and_place_loses_no_state():
         assert float(loss) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_a_callback_without_effects_is_left_alone():
+def told(kind: str, seen: list, loss: jax.Array, grad: jax.Array) -> jax.Array:
+    """The loss, of which Python is told in one of several ways."""
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+
+    def twice(value):
+        seen.append(float(value))
+        return np.float32(2.0) * value
+
+    match kind:
+        case "print":
+            jax.debug.print("loss {loss} and {part}", loss=loss, part=grad[0, :2])
+        case "debug":
+            jax.debug.callback(lambda value: seen.append(float(value)), loss)
+        case "two":
+            jax.debug.callback(lambda value: seen.append(float(value)), loss)
+            jax.debug.callback(lambda value: seen.append(float(np.abs(value).max())), grad)
+        case "state":
+            jax.debug.callback(lambda value: seen.append(float(value)), grad.sum())
+        case "io":
+            loss = loss + io_callback(twice, shape, loss)
+        case "pure":
+            loss = loss + jax.pure_callback(twice, shape, loss)
+    return loss
+
+
+@pytest.mark.parametrize("kind", ["print", "debug", "two", "state", "io", "pure"])
+def test_python_is_called_as_before(kind, capsys):
     mesh = mesh_of(8)
+    seen: list[float] = []
 
-    @jax.jit
-    def calls_back(w, x):
-        scale = jax.pure_callback(lambda v: np.float32(2.0) * v, jax.ShapeDtypeStruct((), jnp.float32), x[0, 0])
-        return w - 0.1 * scale * jax.grad(lambda w: ((x @ w) ** 2).mean())(w)
+    def step(w, m, x):
+        loss, grad = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+        loss = told(kind, seen, loss, m if kind == "state" else grad)
+        m = 0.9 * m + grad
+        return w - 0.1 * m, m, loss
 
-    w, x = whole(mesh, jnp.ones((WIDTH, WIDTH))), along(mesh, normal(0, 192, WIDTH))
-    with pytest.warns(UserWarning, match="calls back into Python"):
-        after = ho.zero(calls_back)(w, x)
-    np.testing.assert_allclose(np.asarray(after), np.asarray(calls_back(w, x)), rtol=1e-5)
+    def run(step):
+        w = whole(mesh, jnp.asarray(normal(1, WIDTH, WIDTH) / 12))
+        m, losses = jnp.copy(w), []
+        for i in range(3):
+            w, m, loss = step(w, m, along(mesh, normal(i, 16, WIDTH)))
+            losses.append(float(loss))
+        jax.effects_barrier()
+        found = sorted(seen)
+        seen.clear()
+        return losses, found, capsys.readouterr().out, m.sharding.is_fully_replicated
+
+    before, after = run(jax.jit(step)), run(ho.zero(jax.jit(step), strict=True, quiet=True))
+    assert after[0] == pytest.approx(before[0], rel=1e-5) and len(after[1]) == len(before[1])
+    assert after[1] == pytest.approx(before[1], rel=1e-4)
+    numbers = lambda text: [float(number) for number in re.findall(r"-?\d+\.\d+(?:e-?\d+)?", text)]
+    assert numbers(after[2]) == pytest.approx(numbers(before[2]), rel=1e-4)
+    assert len(before[1]) + before[2].count("loss") >= 3, "this shows nothing"
+    assert before[3] and not after[3]
 
 
 def test_a_number_alone_is_no_name():
@@ -321,7 +365,7 @@ def test_a_number_alone_is_no_name():
 
     w, v = normal(0, WIDTH, WIDTH) / 10, normal(1, WIDTH, WIDTH) / 10
     state = whole(mesh, [w, v, np.zeros_like(w), np.zeros_like(v)])
-    own = ho.zero(jax.jit(step), mode=1, strict=True)
+    own = ho.zero(jax.jit(step), shard="optimizer", strict=True)
     x, y = along(mesh, (normal(2, 48, WIDTH), normal(3, 48, WIDTH)))
     made, others = own(state, x, y)
     assert not made["moments"][1].sharding.is_fully_replicated

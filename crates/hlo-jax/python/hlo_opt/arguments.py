@@ -50,14 +50,19 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {words[found[0]]!r}?" if found else ""
 
 
-def checks_names(function: Function) -> Function:
-    """Makes a misspelt keyword an error that names the nearest one and lists all that the function takes."""
+def checks_names(function: Function | None = None, *, replaced: dict[str, str] | None = None) -> Any:
+    """Makes a misspelt keyword an error that names the nearest one and lists all that the function takes. ``replaced``
+    has keywords that are no longer taken, and what to write in their place."""
+    if function is None:
+        return functools.partial(checks_names, replaced=replaced)
     parameters = inspect.signature(function).parameters.values()
     names = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL and p.name not in ("self", "cls")]
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         for name in kwargs:
+            if name in (replaced or {}):
+                raise TypeError(f"{function.__qualname__}: {name}= is not taken; write {replaced[name]}")
             if name not in names:
                 raise TypeError(
                     f"{function.__qualname__}: unexpected keyword argument {name!r}{nearest(name, names)} "
@@ -65,7 +70,30 @@ def checks_names(function: Function) -> Function:
                 )
         return function(*args, **kwargs)
 
-    return checked  # type: ignore[return-value]
+    return checked
+
+
+def checked_patterns(name: str, value: Any) -> dict[re.Pattern[str], bool]:
+    """Returns a dict of regular expressions and flags, with the expressions compiled; ``None`` is an empty one.
+
+    Raises:
+        TypeError: it is no dict of strings and flags.
+        ValueError: a string is no regular expression.
+    """
+    expected = "a dict of regular expressions and flags, such as {'ema': False}"
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise TypeError(f"{name}: expected {expected}, found {_found(value)}")
+    found = {}
+    for pattern, flag in value.items():
+        if not isinstance(pattern, str | re.Pattern) or not isinstance(flag, bool | np.bool_):
+            raise TypeError(f"{name}: expected {expected}, found {pattern!r}: {_found(flag)}")
+        try:
+            found[re.compile(pattern)] = bool(flag)
+        except re.error as error:
+            raise ValueError(f"{name}: expected a regular expression, found {pattern!r}: {error}") from None
+    return found
 
 
 def checked_flag(name: str, value: Any) -> bool:

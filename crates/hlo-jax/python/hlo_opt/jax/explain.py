@@ -51,7 +51,7 @@ class Report:
         lines = [
             f"{self._name} on {n_devices} devices: {len(sharded.cut)} of {len(step.kept)} arguments are in shards",
             f"predicted for {sharded.machine}, one step of one device:",
-            f"  {'mode':<9} {'in shards':>9} {'time':>12} {'peak MiB':>13} {'arguments MiB':>13} {'sent MiB':>13}",
+            f"  {'shard':<10} {'in shards':>9} {'time':>12} {'peak MiB':>13} {'arguments MiB':>13} {'sent MiB':>13}",
         ]
         for number, way in enumerate(self.ways):
             lines.append(f"{'*' if number == self.taken else ' '} {way.describe()}")
@@ -84,7 +84,7 @@ class Report:
         for number, way in enumerate(self.ways):
             sizes = [way.peak_bytes / 2**20, way.argument_bytes / 2**20, way.sent_bytes / 2**20]
             cells = "".join(f" {size:>13.2f}" for size in sizes)
-            lines.append(f"{'*' if number == self.taken else ' '} {way.mode:<9} {seconds(way.step_s):>12}{cells}")
+            lines.append(f"{'*' if number == self.taken else ' '} {way.name:<9} {seconds(way.step_s):>12}{cells}")
         if sharded.failure_of_xla is not None:
             failed = "  XLA's partitioner failed, so that there is nothing to compare with"
             lines.append(f"{failed}: {sharded.failure_of_xla}")
@@ -144,6 +144,9 @@ class Report:
             return "it comes on no device, and is put there in shards"
         if any(axes is not None for axes in step.param_specs[number]):
             return "in shards by the script"
+        because = self._plan.sharded.whole_because.get(number)
+        if because is not None:
+            return because
         n_devices = step.mesh.devices.size
         if all(size % n_devices for size in physical(step.avals[step.kept[number]]).shape):
             if self._bytes(number) < LEAST_PADDED_BYTES:
@@ -153,12 +156,13 @@ class Report:
                 "and what would need much padding"
             )
         if any(number in way.cut for way in self.ways):
-            return f"whole in mode {self.ways[self.taken].mode}"
+            return f"whole with shard={self.ways[self.taken].name!r}"
         if number not in {param for param, _ in state_pairs(step)}:
             return "no result has its path, shape and dtype, so that it is taken for an input"
-        if self.ways[self.taken].mode == 1:
-            return "whole in mode 1, as no optimizer state"
-        return "see shard-weight-update on the page, .save(path)"
+        return (
+            "state that no update in shards reaches: its gradient is under 1 KiB, or its update needs whole arrays; "
+            "shard-weight-update on the page, .save(path), says which"
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the page about it, one HTML file that needs no network.

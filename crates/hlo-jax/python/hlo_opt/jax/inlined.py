@@ -22,9 +22,12 @@ class Program:
         results: Sequence[Any],
         weak: Sequence[bool],
         on_host: Collection[int] = (),
+        callbacks: Sequence[Callable[..., Any]] = (),
+        effects: Collection[Any] = (),
     ) -> None:
-        """``on_host`` has the numbers of the results that lie in the memory of the host."""
-        self.code = code
+        """``on_host`` has the numbers of the results that lie in the memory of the host, ``callbacks`` the functions of
+        Python that the code calls, by their numbers in it, and ``effects`` what it does beside computing its results."""
+        self.code, self.callbacks, self.effects = code, tuple(callbacks), set(effects)
         self.params = tuple((p.shape, str(p.dtype)) for p in params)
         made = []
         for number, (result, is_weak) in enumerate(zip(results, weak)):
@@ -44,15 +47,15 @@ step_p = Primitive("hlo_opt_step")
 step_p.multiple_results = True
 
 
-@step_p.def_abstract_eval
-def _(*operands: Any, program: Program) -> Sequence[Any]:
+@step_p.def_effectful_abstract_eval
+def _(*operands: Any, program: Program) -> tuple[Sequence[Any], set]:
     if tuple((o.shape, str(o.dtype)) for o in operands) != program.params:
         raise SignatureChanged
-    return program.results
+    return program.results, program.effects
 
 
 def _lower(context: Any, *operands: Any, program: Program) -> Sequence[Any]:
-    return private.inline_stablehlo(context, program.code, operands)
+    return private.inline_stablehlo(context, program.code, operands, program.callbacks)
 
 
 mlir.register_lowering(step_p, _lower)

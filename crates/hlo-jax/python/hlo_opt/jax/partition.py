@@ -20,6 +20,7 @@ from hlo_opt.jax.partitioned import (
     Declined,
     Lowered,
     Partitioned,
+    decline_effects,
     lower,
     module_of_all,
     module_of_xla,
@@ -59,6 +60,7 @@ class PartitionStep(WrappedStep):
         """The step as hlo-opt partitions it."""
         args, kwargs = self._annotated(args, kwargs)
         lowered = lower(self.unwrapped, args, kwargs)
+        decline_effects(lowered)
         check_nodes(self._options.machine, lowered.mesh.devices.size)
         of_xla = _by_xla(lowered, self.__name__, self._options.machine)
         return _own(lowered, module_of_all(lowered), of_xla, self._options)
@@ -377,7 +379,7 @@ def _passes(step: Lowered, whole: bytes, options: Options) -> str | None:
 def _way(name: str, figures: dict[str, Any]) -> Way:
     time = figures["time"]
     return Way(
-        mode=name,
+        name=name,
         cut=frozenset(),
         step_s=None if time is None else time["critical_path_s"],
         peak_bytes=figures["peak_bytes"],

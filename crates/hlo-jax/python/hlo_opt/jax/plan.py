@@ -14,7 +14,7 @@ from hlo_opt.jax.batch import can_be_placed, inputs
 from hlo_opt.jax.inlined import Program, global_function
 from hlo_opt.jax.padded import PaddedArray, Padding, Place
 from hlo_opt.jax.partitioned import Partitioned, local_shape, physical
-from hlo_opt.jax.sharding import Sharded
+from hlo_opt.jax.sharding import Asked, Sharded
 from jax.sharding import NamedSharding, PartitionSpec
 
 #: Of the shardings of leaves that plans have cut, by identity: that sharding, and what the leaf had in the original
@@ -62,12 +62,10 @@ def as_whole(tree: Any) -> Any:
 class Options:
     """What :func:`hlo_opt.jax.zero` was asked for."""
 
-    mode: str | int
+    asked: Asked
     memory_limit: int | None
-    machine: str | None
-    deadline_s: float | None
     strict: bool
-    offload: bool = False
+    quiet: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,6 +349,8 @@ def _function_of(step: Partitioned, sharded: Sharded, name: str) -> Callable[...
         [_local(aval, spec, mesh) for aval, spec in zip(results, sharded.output_specs)],
         step.weak,
         sharded.outputs_on_host,
+        step.callbacks,
+        step.effects,
     )
     function = global_function(program, mesh, sharded.param_specs, sharded.output_specs)
     keys = [_key_impl(output) for output in step.outputs]

@@ -10,6 +10,7 @@ import collections
 import contextlib
 import copy
 import io
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -149,6 +150,18 @@ def argument_shardings(lowered: Any) -> list[Any]:
 def devices_of(lowered: Any) -> list[Any]:
     """The devices of a program in the order of their numbers in the partitioned module."""
     return list(lowered._lowering._device_list)
+
+
+def host_callbacks(lowered: Any) -> list[Callable[..., Any]]:
+    """The functions of Python that a lowered program calls, by their numbers in it."""
+    return list(lowered._lowering.compile_args["host_callbacks"])
+
+
+def ordered_effects(effects: Any) -> list[Any]:
+    """Those of some effects that happen in the order of the program."""
+    from jax._src import effects as effects_lib
+
+    return list(effects_lib.ordered_effects.filter_in(effects))
 
 
 def global_module(lowered: Any) -> bytes:
@@ -684,12 +697,36 @@ def _drop_copies(module: Any) -> None:
         copy.erase()
 
 
-def inline_stablehlo(context: Any, code: bytes, operands: Sequence[Any]) -> Sequence[Any]:
-    """Calls the function ``main`` of a StableHLO module in the module that is being lowered."""
+def _renumber_callbacks(module: Any, first: int) -> None:
+    """Adds ``first`` to the numbers by which a module calls functions of Python."""
+    from jaxlib.mlir import ir
+
+    def visit(operation: Any) -> Any:
+        operation = operation.operation
+        target = operation.attributes["call_target_name"] if "call_target_name" in operation.attributes else None
+        if target is not None and re.fullmatch(r"xla_ffi\w*_python_\w+_callback", ir.StringAttr(target).value):
+            config = {entry.name: entry.attr for entry in ir.DictAttr(operation.attributes["backend_config"])}
+            number = ir.IntegerAttr(config["index"])
+            config["index"] = ir.IntegerAttr.get(number.type, number.value + first)
+            operation.attributes["backend_config"] = ir.DictAttr.get(config)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+
+
+def inline_stablehlo(
+    context: Any, code: bytes, operands: Sequence[Any], callbacks: Sequence[Callable[..., Any]] = ()
+) -> Sequence[Any]:
+    """Calls the function ``main`` of a StableHLO module in the module that is being lowered. ``callbacks`` are the functions
+    of Python that it calls."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import func
 
     module = ir.Module.parse(code)
+    if callbacks:
+        _renumber_callbacks(module, len(context.module_context.host_callbacks))
+        for callback in callbacks:
+            context.module_context.add_host_callback(callback)
     _drop_shardings(module)
     _drop_copies(module)
     main = _main_of(module)

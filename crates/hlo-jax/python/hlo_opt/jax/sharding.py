@@ -16,8 +16,17 @@ from hlo_opt.jax import batch, layout, padded, private
 from hlo_opt.jax.padded import Padding
 from hlo_opt.jax.pairs import state_pairs
 from hlo_opt.jax.partitioned import Declined, Partitioned, physical
-from hlo_opt.jax.words import python_words
+from hlo_opt.jax.words import python_words, size
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+#: What ``zero`` may be asked to shard, as ZeRO-1, 2 and 3 do.
+SHARDS = ("optimizer", "gradients", "parameters")
+
+#: Which of these is taken, or none, is left to what is predicted.
+AUTO = "auto"
+
+#: The name of the way in which a step runs without :func:`zero`.
+AS_IT_WAS = "as it was"
 
 #: Times nearer than this share of each other are taken as equal: a prediction is no better.
 EQUAL_TIMES = 0.02
@@ -49,12 +58,31 @@ def seconds(step_s: float | None) -> str:
     return "unknown" if step_s is None else f"{step_s * 1e6:.1f} µs"
 
 
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a script asks of :func:`shard`.
+
+    Attributes:
+        shard: one of :data:`SHARDS`, or :data:`AUTO`.
+        state: of patterns of names whether leaves that match are in shards, whatever they are to the step.
+        machine: what times are predicted for.
+        deadline_s: seconds that the passes may take for each way.
+        offload: whether state may lie in the memory of the host.
+    """
+
+    shard: str
+    state: dict[re.Pattern[str], bool]
+    machine: str | None
+    deadline_s: float | None
+    offload: bool
+
+
 @dataclasses.dataclass
 class Way:
     """One way to run a step, with what is predicted for one device. ``cut`` has the numbers of the parameters that it
-    holds in shards and the step as it was does not; ``mode`` is the number of ``zero``'s mode, or who partitioned."""
+    holds in shards and the step as it was does not; ``name`` is what ``zero`` shards, or who partitioned."""
 
-    mode: int | str
+    name: str
     cut: frozenset[int]
     step_s: float | None
     peak_bytes: int
@@ -64,7 +92,7 @@ class Way:
     def describe(self) -> str:
         """One line of a table."""
         sizes = [self.peak_bytes / 2**20, self.argument_bytes / 2**20, self.sent_bytes / 2**20]
-        cells = [f"{self.mode or 'as it was':<9}", f"{len(self.cut):>9}", f"{seconds(self.step_s):>12}"]
+        cells = [f"{self.name:<10}", f"{len(self.cut):>9}", f"{seconds(self.step_s):>12}"]
         return " ".join([*cells, *(f"{size:>13.2f}" for size in sizes)])
 
 
@@ -85,6 +113,7 @@ class Sharded:
         param_paddings, output_paddings: of those that are held in another shape their numbers, and how.
         on_host, outputs_on_host: the numbers of the parameters and outputs that lie in the memory of the host.
         failure_of_xla: what XLA's partitioner said of the step, where it failed and there is nothing to compare with.
+        whole_because: of parameters that stay whole their numbers, and why.
     """
 
     module: bytes
@@ -103,6 +132,7 @@ class Sharded:
     on_host: frozenset[int] = frozenset()
     outputs_on_host: frozenset[int] = frozenset()
     failure_of_xla: str | None = None
+    whole_because: dict[int, str] = dataclasses.field(default_factory=dict)
 
 
 _MACHINE = "the name of a machine (such as 'h100', or 'h200:4' for four nodes)"
@@ -190,9 +220,9 @@ def _step_s(figures: dict[str, Any]) -> float | None:
     return None if time is None else time["critical_path_s"]
 
 
-def _way(mode: int, cut: Iterable[int], figures: dict[str, Any], step_s: float | None) -> Way:
+def _way(name: str, cut: Iterable[int], figures: dict[str, Any], step_s: float | None) -> Way:
     return Way(
-        mode=mode,
+        name=name,
         cut=frozenset(cut),
         step_s=step_s,
         peak_bytes=figures["peak_bytes"],
@@ -206,82 +236,104 @@ def _said(pairs: list[tuple[int, int]]) -> str:
     return f",state-pairs=[{text}]" if pairs else ""
 
 
-def _passes(mode: int, offload: bool, pairs: list[tuple[int, int]], memory_limit: int | None) -> str:
+def _passes(form: str, offload: bool, pairs: list[tuple[int, int]], memory_limit: int | None) -> str:
     """What follows the preset. A limit decides itself whether there is memory for one more layer."""
-    passes = f"{SEPARATE},{AHEAD}" if mode == 3 and memory_limit is None else SEPARATE
+    passes = f"{SEPARATE},{AHEAD}" if form == "parameters" and memory_limit is None else SEPARATE
     if not offload:
         return passes
     options = f"min-bytes={LEAST_OFFLOADED_BYTES},memory-limit={memory_limit or 0}{_said(pairs)}"
     return f"{passes},offload-state{{{options}}}"
 
 
-def _options(step: Partitioned, mode: int, pairs: list[tuple[int, int]], memory_limit: int | None) -> str:
-    keep = {1: "no", 2: "auto", 3: "yes"}[mode]
+def _options(
+    step: Partitioned, form: str, pairs: list[tuple[int, int]], pins: dict[int, bool], memory_limit: int | None
+) -> str:
     said = _said(pairs)
     # What the script cuts itself has tiles, and padding within each of them is no padding of the whole.
     is_whole = not any(axes is not None for param, _ in pairs for axes in step.param_specs[param])
     cuts = "padded" if is_whole and padded.is_known() else "even"
+    if pins:
+        said += f",pins=[{','.join(f'{n}:{_PINNED[is_cut]}' for n, is_cut in pins.items())}]"
     # Weights that are in shards may be gathered a second time for the backward pass instead of being kept.
-    limit = f",memory-limit={memory_limit}" if mode == 3 and memory_limit is not None else ""
-    return f"sharded-state{{objective=memory,cuts={cuts},keep-weights-sharded={keep}{said}{limit}}}"
+    limit = f",memory-limit={memory_limit}" if form == "parameters" and memory_limit is not None else ""
+    return f"sharded-state{{objective=memory,cuts={cuts},state={form}{said}{limit}}}"
 
 
-def shard(
-    step: Partitioned,
-    mode: str | int,
-    memory_limit: int | None,
-    machine: str | None,
-    deadline_s: float | None,
-    offload: bool = False,
-) -> Sharded:
-    """Compares the ways of a mode, takes one, and says how its state is cut. Where no way is predicted to fit the limit,
-    the one that takes least is taken. ``offload`` moves state to the memory of the host: all, or as the limit asks.
+_PINNED = {True: "sharded", False: "whole"}
+
+
+def _pins(step: Partitioned, said: dict[re.Pattern[str], bool], pairs: list[tuple[int, int]]) -> dict[int, bool]:
+    """The parameters of which the script says whether they are in shards, by number. Of several patterns that match a
+    leaf's name the last one counts.
 
     Raises:
-        Declined: what the compiler says, or that the passes had no time left.
+        Declined: a pattern matches no leaf with a next value.
     """
-    # Weights that are gathered for each use are there to take less memory: without a limit nothing asks for it.
-    asked = [mode] if isinstance(mode, int) else [1, 2] if memory_limit is None else [1, 2, 3]
+    pins: dict[int, bool] = {}
+    for pattern, is_cut in said.items():
+        found = [param for param, _ in pairs if pattern.search(step.names[step.kept[param]])]
+        if not found:
+            names = [step.names[step.kept[param]] for param, _ in pairs]
+            example = f"such as {names[-1]!r}" if names else "of which this step has none"
+            raise Declined(
+                f"state: expected the name of an argument with a next value, {example}, found {pattern.pattern!r}, which "
+                "matches none"
+            )
+        pins.update(dict.fromkeys(found, is_cut))
+    return pins
+
+
+def shard(step: Partitioned, asked: Asked, memory_limit: int | None) -> Sharded:
+    """Shards what is asked for, and says how it is cut. ``"auto"`` compares all that there is, and takes the fastest way
+    that fits the limit. Where none is predicted to fit, the one that takes least is taken.
+
+    Raises:
+        Declined: what the compiler says, that the passes had no time left, or that the step as it was is fastest.
+    """
+    forms = SHARDS if asked.shard == AUTO else (asked.shard,)
     pairs = state_pairs(step)
+    pins = _pins(step, asked.state, pairs)
     ways: list[Way] = []
     made: list[dict[str, Any]] = []
-    for of_mode in asked:
-        module = _within(step, of_mode, offload, pairs, memory_limit, machine, deadline_s)
+    for form in forms:
+        module = _within(step, form, (pairs, pins), memory_limit, asked)
         totals = module["totals"]
         if not ways:
-            ways.append(_way(0, (), totals["before"], _step_s(totals["before"])))
+            ways.append(_way(AS_IT_WAS, (), totals["before"], _step_s(totals["before"])))
         cut = [leaf["index"] for leaf in module["manifest"]["params"] if leaf["sharded"]]
-        ways.append(_way(of_mode, cut, totals["after"], _step_s(totals["after"])))
+        ways.append(_way(form, cut, totals["after"], _step_s(totals["after"])))
         made.append(module)
-    taken = _choose(ways, memory_limit)
+    taken = _choose(ways, memory_limit, asked.shard == AUTO)
+    if taken == 0:
+        fits = "" if memory_limit is None else f" and fits memory_limit={size(memory_limit)}"
+        raise Declined(f"shard={AUTO!r}: the step as it was is predicted to be fastest{fits}; shard='optimizer' takes less memory")
     return _placed(step, made[taken - 1], ways, taken)
 
 
 def _within(
     step: Partitioned,
-    mode: int,
-    offload: bool,
-    pairs: list[tuple[int, int]],
+    form: str,
+    said: tuple[list[tuple[int, int]], dict[int, bool]],
     memory_limit: int | None,
-    machine: str | None,
-    deadline_s: float | None,
+    asked: Asked,
 ) -> dict[str, Any]:
-    """What comes of a mode within a limit, or within the least that is found where nothing keeps the limit: first the
+    """What comes of a form within a limit, or within the least that is found where nothing keeps the limit: first the
     preset may say so, then a pass behind it."""
     limit = memory_limit
+    pairs, pins = said
     for _ in range(MOST_LIMITS):
         try:
-            passes = _passes(mode, offload, pairs, limit)
-            return _run(step, _options(step, mode, pairs, limit), passes, machine, deadline_s)
+            passes = _passes(form, asked.offload, pairs, limit)
+            return _run(step, _options(step, form, pairs, pins, limit), passes, asked.machine, asked.deadline_s)
         except OverLimit as why:
             last, limit = why, why.least_bytes
     raise last
 
 
-def _choose(ways: list[Way], memory_limit: int | None) -> int:
+def _choose(ways: list[Way], memory_limit: int | None, may_do_nothing: bool) -> int:
     """The least predicted step of those that fit the limit; of nearly equal ones the one with less memory. Where none
-    fits, the one with the least peak. The step as it was is there to be compared with."""
-    numbers = list(range(1, len(ways)))
+    fits, the one with the least peak. The step as it was is there to be compared with, or else to be taken too."""
+    numbers = list(range(0 if may_do_nothing else 1, len(ways)))
     if memory_limit is not None:
         least = min(numbers, key=lambda n: ways[n].peak_bytes)
         numbers = [n for n in numbers if ways[n].peak_bytes <= memory_limit] or [least]
@@ -298,7 +350,7 @@ def _placed(step: Partitioned, module: dict[str, Any], ways: list[Way], taken: i
         raise Declined(f"expected {n_params} parameters in the manifest, found {len(manifest['params'])}")
     cut = [leaf["index"] for leaf in manifest["params"] if leaf["sharded"]]
     if not cut:
-        raise Declined(f"no state could be cut: {_why_nothing(step, module, ways[taken].mode)}")
+        raise Declined(f"no state could be cut: {_why_nothing(step, module, ways[taken].name)}")
     params = _leaves(manifest["params"], [step.avals[number] for number in step.kept], step.param_specs)
     outputs = _leaves(manifest["outputs"], step.outputs, step.output_specs)
     for mesh in layout.refinements(step.mesh):
@@ -327,6 +379,7 @@ def _placed(step: Partitioned, module: dict[str, Any], ways: list[Way], taken: i
         output_paddings={n: leaf.padding for n, leaf in enumerate(outputs) if leaf.padding is not None},
         on_host=on_host,
         outputs_on_host=outputs_on_host,
+        whole_because={leaf["index"]: leaf["whole_because"] for leaf in manifest["params"] if "whole_because" in leaf},
     )
 
 
@@ -379,7 +432,14 @@ def _shardings(
     return [s.with_memory_kind(private.HOST_MEMORY) if n in on_host else s for n, s in enumerate(found)]
 
 
-def _why_nothing(step: Partitioned, module: dict[str, Any], mode: int | str) -> str:
+def _has_state(step: Partitioned, module: dict[str, Any]) -> bool:
+    """Whether an array with a next value is optimizer state, though it could not be cut."""
+    paired = {param for param, _ in state_pairs(step)}
+    leaves = [leaf for leaf in module["manifest"]["params"] if leaf["index"] in paired and leaf["original_shape"]]
+    return any("whole_because" not in leaf for leaf in leaves)
+
+
+def _why_nothing(step: Partitioned, module: dict[str, Any], form: str) -> str:
     """Why no state was cut, with what to do where that is known."""
     pairs = state_pairs(step)
     if not pairs:
@@ -396,8 +456,9 @@ def _why_nothing(step: Partitioned, module: dict[str, Any], mode: int | str) -> 
         return f"the script takes state whole and returns it in shards ({returned})"
     reports = [report for report in module["reports"] if report["pass"] == "shard-weight-update"]
     decisions = [decision for report in reports for decision in report.get("decisions", [])]
-    if mode == 1 and any(decision.get("action") == "sharded" for decision in decisions):
-        return "the updates can be sharded, but beside its weights the step has no state: mode=2 keeps weights in shards too"
+    reasons = {leaf.get("whole_because") for leaf in module["manifest"]["params"]}
+    if form != "parameters" and any(reasons) and not _has_state(step, module):
+        return "this optimizer keeps no state; shard=\"parameters\" shards weights"
     bytes_by_reason: dict[str, int] = {}
     for decision in decisions:
         reason = decision.get("reason")

@@ -73,6 +73,9 @@ class WrappedStep:
         plan.make(self.unwrapped, *self.take_over(args, kwargs))
         return plan
 
+    def plan_is_made(self, plan: Plan) -> None:
+        """Tells the user of a new plan. There is nothing to say here."""
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if why_off():
             return self._run_original(args, kwargs)
@@ -228,6 +231,7 @@ class WrappedStep:
             for number, cut, whole in plan.cut_leaves():
                 place = (jax.tree_util.keystr(plan.partitioned.in_paths[number]), plan.kinds[number][0])
                 self._whole[place] = (cut, whole)
+            self.plan_is_made(plan)
         elif self._options.strict:
             raise self.error(plan.declined) from cause
         else:

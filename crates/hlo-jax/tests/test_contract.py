@@ -1,0 +1,242 @@
+"""The contract of ``zero``: the optimizer's state lies in shards, and everything else comes back as it came in."""
+
+from __future__ import annotations
+
+import re
+
+import hlo_opt.jax as ho
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from training_scripts import along, mesh_of, normal, whole
+
+WIDTH = 128
+
+
+def weights() -> dict:
+    return {name: jnp.asarray(normal(seed, WIDTH, WIDTH) / 12) for seed, name in enumerate(("up", "down"))}
+
+
+def loss_of(params: dict, x: jax.Array) -> jax.Array:
+    return jnp.mean((jnp.tanh(x @ params["up"]) @ params["down"] - 1.0) ** 2)
+
+
+def step_of(tx: optax.GradientTransformation, evaluated=lambda params: params):
+    """A step of ``tx``; the loss reads what ``evaluated`` takes of the weights."""
+
+    def step(params, opt_state, x):
+        loss, grads = jax.value_and_grad(lambda params: loss_of(evaluated(params), x))(params)
+        updates, opt_state = tx.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, loss
+
+    return step
+
+
+def average_step(params, opt_state, ema, x):
+    """Adam, and an average of the weights that evaluation reads."""
+    loss, grads = jax.value_and_grad(loss_of)(params, x)
+    updates, opt_state = optax.adam(1e-2).update(grads, opt_state, params)
+    params = optax.apply_updates(params, updates)
+    return params, opt_state, jax.tree.map(lambda e, p: 0.99 * e + 0.01 * p, ema, params), loss
+
+
+def statistics_step(params, opt_state, stats, key, x):
+    """Batch statistics and a random key beside the optimizer."""
+    key, noise = jax.random.split(key)
+
+    def loss_fn(params):
+        hidden = x @ params["up"] + 0.01 * jax.random.normal(noise, (WIDTH,))
+        mean, var = hidden.mean(0), hidden.var(0)
+        hidden = jnp.tanh((hidden - mean) / jnp.sqrt(var + 1e-5))
+        return jnp.mean((hidden @ params["down"] - 1.0) ** 2), (mean, var)
+
+    (loss, found), grads = jax.value_and_grad(loss_fn, has_aux=True)(params)
+    stats = jax.tree.map(lambda old, new: 0.9 * old + 0.1 * jnp.tile(new, WIDTH), stats, found)
+    updates, opt_state = optax.adam(1e-2).update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, stats, key, loss
+
+
+def masters_step(params, masters, moments, x):
+    """Weights in bf16, which the loss reads, and what they are rounded from."""
+    loss, grads = jax.value_and_grad(loss_of)(params, x)
+    moments = jax.tree.map(lambda m, g: 0.9 * m + g.astype(jnp.float32), moments, grads)
+    masters = jax.tree.map(lambda w, m: w - 0.05 * m, masters, moments)
+    return jax.tree.map(lambda w: w.astype(jnp.bfloat16), masters), masters, moments, loss
+
+
+def adapter_step(adapters, opt_state, base, x):
+    """Adapters of weights that stay as they are."""
+
+    def loss_fn(adapters):
+        return loss_of(jax.tree.map(lambda w, a: w + a["in"] @ a["out"], base, adapters), x)
+
+    adapters_of = lambda tree: jax.tree.map(lambda leaf: leaf, tree)
+    loss, grads = jax.value_and_grad(loss_fn)(adapters_of(adapters))
+    updates, opt_state = optax.adam(1e-2).update(grads, opt_state, adapters)
+    return optax.apply_updates(adapters, updates), opt_state, loss
+
+
+def adapters() -> dict:
+    make = lambda seed: {"in": jnp.asarray(normal(seed, WIDTH, 32) / 12), "out": jnp.asarray(normal(seed + 9, 32, WIDTH) / 12)}
+    return {"up": make(3), "down": make(4)}
+
+
+def of_optax(tx: optax.GradientTransformation):
+    params = weights()
+    return step_of(tx), (params, tx.init(params))
+
+
+def of_lookahead():
+    tx = optax.lookahead(optax.adam(1e-2), 3, 0.5)
+    params = optax.LookaheadParams.init_synced(weights())
+
+    def step(params, opt_state, x):
+        loss, grads = jax.value_and_grad(loss_of)(params.fast, x)
+        updates, opt_state = tx.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, loss
+
+    return step, (params, tx.init(params))
+
+
+def of_schedule_free():
+    tx = optax.contrib.schedule_free(optax.sgd(0.5), learning_rate=0.5, b1=0.9)
+    params = weights()
+    return step_of(tx), (params, tx.init(params))
+
+
+def of_average():
+    params = weights()
+    return average_step, (params, optax.adam(1e-2).init(params), params)
+
+
+def of_statistics():
+    params = weights()
+    stats = (jnp.zeros(WIDTH * WIDTH), jnp.ones(WIDTH * WIDTH))
+    return statistics_step, (params, optax.adam(1e-2).init(params), stats, jax.random.key(0))
+
+
+def of_masters():
+    masters = weights()
+    params = jax.tree.map(lambda w: w.astype(jnp.bfloat16), masters)
+    return masters_step, (params, masters, jax.tree.map(jnp.zeros_like, masters))
+
+
+def of_adapters():
+    made = adapters()
+    tx = optax.adam(1e-2)
+    base = weights()
+    return lambda a, o, x: adapter_step(a, o, base_of(base), x), (made, tx.init(made))
+
+
+def base_of(base: dict) -> dict:
+    return jax.tree.map(jnp.asarray, base)
+
+
+#: Of each script what makes it, and which leaves of its state lie in shards: all that are large and match.
+CASES = {
+    "adam": (lambda: of_optax(optax.adam(1e-2)), r"\[1\].*\.(mu|nu)"),
+    "adamw, clipped": (lambda: of_optax(optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2))), r"\.(mu|nu)"),
+    "momentum": (lambda: of_optax(optax.sgd(1e-2, momentum=0.9)), r"\.trace"),
+    "adafactor": (lambda: of_optax(optax.adafactor(1e-2, min_dim_size_to_factor=1024)), r"\.v\["),
+    "multi steps": (lambda: of_optax(optax.MultiSteps(optax.adam(1e-2), 3)), r"\.(mu|nu|acc_grads)"),
+    "prodigy": (lambda: of_optax(optax.contrib.prodigy(1.0)), r"\.(exp_avg|exp_avg_sq|grad_sum|params0)\["),
+    "lookahead": (of_lookahead, r"\.(mu|nu)"),
+    "schedule-free": (of_schedule_free, r"\.z\["),
+    "average": (of_average, r"\.(mu|nu)"),
+    "statistics": (of_statistics, r"\.(mu|nu)"),
+    "masters": (of_masters, r"^\[[12]\]"),
+    "adapters": (of_adapters, r"\.(mu|nu)"),
+}
+
+
+def large(leaf: jax.Array) -> bool:
+    return leaf.ndim > 0 and leaf.size * leaf.dtype.itemsize >= 16 << 10
+
+
+@pytest.mark.parametrize("donates", [False, True], ids=["kept", "donated"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_optimizers_state_alone_lies_in_shards(name, donates):
+    make, pattern = CASES[name]
+    mesh = mesh_of(8)
+    body, state = make()
+    n_state = len(state)
+    jitted = jax.jit(body, donate_argnums=tuple(range(n_state)) if donates else ())
+    step = ho.zero(jitted, strict=True, quiet=True)
+    plain = own = whole(mesh, state)
+    plain, own = jax.tree.map(jnp.copy, plain), jax.tree.map(jnp.copy, own)
+    for i in range(4):
+        batch = along(mesh, (normal(20 + i, 16, WIDTH),))
+        *plain, loss = jax.jit(body)(*plain, *batch)
+        *own, own_loss = step(*own, *batch)
+        assert float(own_loss) == pytest.approx(float(loss), rel=1e-5)
+    n_cut = 0
+    for (path, before), after in zip(jax.tree.leaves_with_path(tuple(plain)), jax.tree.leaves(tuple(own))):
+        place = jax.tree_util.keystr(path)
+        is_state = re.search(pattern, place) is not None and large(before)
+        n_cut += is_state
+        if is_state:
+            held = after.addressable_shards[0].data.nbytes
+            assert held * 8 == before.nbytes, f"{place}: {held} of {before.nbytes} bytes\n{ho.report(step)}"
+        else:
+            assert after.sharding.is_fully_replicated, f"{place}: {after.sharding}\n{ho.report(step)}"
+        if jnp.issubdtype(before.dtype, jnp.floating):
+            apart = np.abs(np.asarray(before, np.float32) - np.asarray(after, np.float32)).max(initial=0.0)
+            assert apart <= 1e-2 * max(1e-3, np.abs(np.asarray(before, np.float32)).max(initial=0.0)), place
+    assert n_cut > 0
+
+
+def test_evaluation_with_whole_weights_takes_what_the_step_returns():
+    """Schedule-free weights are evaluated from the step's weights and its state."""
+    mesh = mesh_of(8)
+    body, state = of_schedule_free()
+    step = ho.zero(jax.jit(body), strict=True, quiet=True)
+    params, opt_state, _ = step(*whole(mesh, state), *along(mesh, (normal(20, 16, WIDTH),)))
+    rep = NamedSharding(mesh, P())
+    evaluate = jax.jit(loss_of, in_shardings=(rep, NamedSharding(mesh, P("data"))))
+    x = along(mesh, (normal(21, 16, WIDTH),))[0]
+    assert np.isfinite(float(evaluate(params, x)))
+    averaged = jax.jit(optax.contrib.schedule_free_eval_params, out_shardings=rep)(opt_state, params)
+    assert np.isfinite(float(evaluate(averaged, x)))
+
+
+def test_a_step_without_state_says_so():
+    mesh = mesh_of(8)
+    body, state = of_optax(optax.sgd(1e-2))
+    step = ho.zero(jax.jit(body), strict=True)
+    with pytest.raises(ho.ZeroError, match='no state could be cut: this optimizer keeps no state; shard="parameters"'):
+        step(*whole(mesh, state), *along(mesh, (normal(20, 16, WIDTH),)))
+
+
+def test_what_the_script_says_of_state_counts():
+    mesh = mesh_of(8)
+    body, state = of_average()
+    arguments = (*whole(mesh, state), *along(mesh, (normal(20, 16, WIDTH),)))
+    step = ho.zero(jax.jit(body), strict=True, quiet=True, state={r"\.nu": False, r"ema\['up'\]": True})
+    _, opt_state, ema, _ = step(*arguments)
+    assert opt_state[0].nu["up"].sharding.is_fully_replicated
+    assert not opt_state[0].mu["up"].sharding.is_fully_replicated
+    assert not ema["up"].sharding.is_fully_replicated and ema["down"].sharding.is_fully_replicated
+    step = ho.zero(jax.jit(body), strict=True, state={"emma": True})
+    with pytest.raises(ho.ZeroError, match="state: expected the name of an argument with a next value, such as .*, found 'emma'"):
+        step(*arguments)
+
+
+def test_the_first_call_says_what_lies_in_shards(capfd):
+    mesh = mesh_of(8)
+    body, state = of_optax(optax.adam(1e-2))
+    step = ho.zero(jax.jit(body), strict=True, machine="h100")
+    state = whole(mesh, state)
+    for i in range(2):
+        *state, _ = step(*state, *along(mesh, (normal(20 + i, 16, WIDTH),)))
+    said = capfd.readouterr().err.strip().splitlines()
+    assert len(said) == 1, said
+    shape = (
+        r"hlo_opt\.jax\.zero: step: 4 arrays of optimizer state lie in shards over 8 devices, 32 KiB of a device in the place of "
+        r"256 KiB; predicted [\d.]+ µs a step on h100.* \((equally fast|\d+% (slower|faster)); [\d.]+ µs as XLA compiles it\); "
+        r"weights and all else come back as before"
+    )
+    assert re.fullmatch(shape, said[0]), said[0]
