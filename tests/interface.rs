@@ -121,6 +121,58 @@ fn a_loop_inside_of_the_step_keeps_its_condition() {
     assert_eq!(manifest_of(&report)["params"][0]["sharded"], true);
 }
 
+/// Momentum, with a copy of the first weights that the optimizer only carries, and an average that evaluation reads.
+const CARRIED: &str = "\
+HloModule carried, input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias), {2}: (2, {}, may-alias), {3}: (3, {}, may-alias) }, num_partitions=4
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY main {
+  w = f32[64,16] parameter(0), sharding={replicated}, metadata={op_name=\"params['w']\"}
+  m = f32[64,16] parameter(1), sharding={replicated}, metadata={op_name=\"opt.m['w']\"}
+  first = f32[6,20] parameter(2), sharding={replicated}, metadata={op_name=\"opt.first['w']\"}
+  ema = f32[64,16] parameter(3), sharding={replicated}, metadata={op_name=\"ema['w']\"}
+  x = f32[4,64] parameter(4), sharding={devices=[4,1]<=[4]}, metadata={op_name=\"x\"}
+  h = f32[4,16] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  own = f32[64,16] dot(x, h), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  g = f32[64,16] all-reduce(own), channel_id=1, replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=add
+  m1 = f32[64,16] add(m, g)
+  rate = f32[] constant(0.01)
+  rates = f32[64,16] broadcast(rate), dimensions={}
+  step = f32[64,16] multiply(m1, rates)
+  w1 = f32[64,16] subtract(w, step)
+  sum = f32[64,16] add(ema, w1)
+  ROOT out = (f32[64,16], f32[64,16], f32[6,20], f32[64,16]) tuple(w1, m1, first, sum)
+}
+";
+
+#[test]
+fn the_optimizers_state_alone_crosses_the_interface_in_shards() {
+    let before = hlo_text::parse_module(CARRIED).unwrap_or_else(|e| panic!("{e:?}")).module;
+    for state in ["optimizer", "gradients"] {
+        let mut main = before.clone();
+        let pass = format!("shard-weight-update{{min-bytes=0,state={state}}}");
+        let report = run(&pass, &mut main, &ParamFacts::default());
+        hlo_ir::verify::verify(&main).unwrap_or_else(|e| panic!("{state}: {e:?}"));
+        let (shard, unshard) = (module_of(&report, "shard.hlo"), module_of(&report, "unshard.hlo"));
+        let outcome = check_chain(&before, &[&shard, &main, &unshard], "n1 n1 n1 n1 n1", NEAR);
+        outcome.unwrap_or_else(|e| panic!("{state}: {e}"));
+        let manifest = manifest_of(&report);
+        let of_leaves = |field: &str| -> Vec<serde_json::Value> {
+            manifest["params"].as_array().expect("parameters").iter().map(|leaf| leaf[field].clone()).collect()
+        };
+        assert_eq!(of_leaves("sharded"), [false, true, true, false, false], "{state}");
+        let reasons = of_leaves("whole_because");
+        assert!(reasons[0].as_str().is_some_and(|reason| reason.contains("the loss reads it")), "{reasons:?}");
+        assert!(reasons[3].as_str().is_some_and(|reason| reason.contains("evaluation may read it")), "{reasons:?}");
+        assert!(reasons[1].is_null() && reasons[2].is_null(), "{reasons:?}");
+    }
+}
+
 #[test]
 fn state_of_a_loop_of_steps_crosses_the_interface_in_shards() {
     assert_eq!(check_program("mlp_adam_fori.hlo", "auto"), (18, 18));

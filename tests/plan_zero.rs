@@ -58,7 +58,7 @@ fn other_numbers_of_devices_are_modelled_and_marked() {
     let step = sample("programs/mlp_adam.hlo");
     let found = rows(&[&step, "--machine", "h100", "--devices", "8,16,64,3,4"]);
     let modelled: Vec<bool> = found.iter().filter_map(|row| row["is_modelled"].as_bool()).collect();
-    assert_eq!(modelled, [[false; 4], [true; 4], [true; 4], [true; 4], [true; 4]].concat());
+    assert_eq!(modelled, [[false; 5], [true; 5], [true; 5], [true; 5], [true; 5]].concat());
     let sent = |n: u64| {
         let row = found.iter().find(|row| row["n_devices"] == n && row["form"] == "replicated");
         number(row.expect("the row"), "sent_bytes")
@@ -83,7 +83,7 @@ fn other_numbers_of_devices_are_modelled_and_marked() {
     let (code, page, _) = plan(&[&step, "--machine", "h100", "--devices", "8,16", "--emit", "html"]);
     assert!(code == 0 && page.starts_with("<!DOCTYPE html>") && page.contains(&svg), "{page}");
     let n_rows = page.matches("<tr>").count();
-    assert_eq!(n_rows, 1 + 2 * 4, "a heading, and a row for each form and number of devices");
+    assert_eq!(n_rows, 1 + 2 * 5, "a heading, and a row for each form and number of devices");
     assert!(page.contains("fastest that fits") && page.contains("* modelled:") && !page.contains("{{"), "{page}");
 }
 

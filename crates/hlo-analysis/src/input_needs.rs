@@ -242,7 +242,8 @@ impl Finder<'_> {
             }
             // One that is never negative is enough.
             ResultSign::AnyOperand => {
-                let is_met = data.iter().any(|&operand| self.values.of(operand).is_some_and(|value| self.always[value]));
+                let is_met =
+                    data.iter().any(|&operand| self.values.of(operand).is_some_and(|value| self.always[value]));
                 let needs = if is_met { needs.of_index() } else { needs };
                 data.into_iter().for_each(|operand| give(operand, needs));
             }

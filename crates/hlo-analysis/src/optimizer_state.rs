@@ -61,9 +61,13 @@ impl LeafRole {
             LeafRole::Input => "it has no next value".into(),
             LeafRole::State => "optimizer state".into(),
             LeafRole::Carried => "it is returned as it came, and is not the optimizer's".into(),
-            LeafRole::FeedsNoWeight => "no weight's next value is computed from it, so that evaluation may read it".into(),
+            LeafRole::FeedsNoWeight => {
+                "no weight's next value is computed from it, so that evaluation may read it".into()
+            }
             LeafRole::ReadByResult(output) => format!("result {output}, which stays whole, is computed from it"),
-            LeafRole::BesideWeights => "it lies beside weights, and the optimizer has a part of the tree of its own".into(),
+            LeafRole::BesideWeights => {
+                "it lies beside weights, and the optimizer has a part of the tree of its own".into()
+            }
         }
     }
 }
@@ -107,10 +111,33 @@ impl Finder<'_> {
         let results = self.results();
         for &(number, output) in pairs {
             let Some(&next) = results.get(&output) else { continue };
-            if let Some(slot) = self.next.get_mut(number) {
-                *slot = Some(next);
-                self.next_of[next].push(number);
+            if number >= self.next.len() {
+                continue;
             }
+            // What is only copied on its way out is the next value too: in a loop of steps what the loop carries.
+            let mut at = Some(next);
+            while let Some(value) = at {
+                self.next[number] = Some(value);
+                self.next_of[value].push(number);
+                at = self.copied(value);
+            }
+        }
+    }
+
+    /// The value that another one is a copy of, as it is or in other dims; also what one call returns.
+    fn copied(&self, value: ValueId) -> Option<ValueId> {
+        let inst = self.values.inst(value);
+        match self.values.values[value].origin {
+            Origin::Computed => {
+                let is_copy =
+                    matches!(self.module.inst(inst).opcode, Opcode::Copy | Opcode::Reshape | Opcode::Transpose);
+                self.values.of(*self.module.inst(inst).operands.first().filter(|_| is_copy)?)
+            }
+            Origin::CallResult | Origin::Param => match self.values.sources[value].as_slice() {
+                [only] => Some(*only),
+                _ => None,
+            },
+            Origin::Carry | Origin::EntryParam => None,
         }
     }
 
@@ -134,7 +161,8 @@ impl Finder<'_> {
                 && opcode.row().effects == Effects::Communicates
         };
         let insts = self.values.comps.iter().flat_map(|&comp| &self.module.comp(comp).insts).copied();
-        let operands = insts.filter(|&inst| sums(inst)).flat_map(|inst| self.module.inst(inst).operands.iter().copied());
+        let operands =
+            insts.filter(|&inst| sums(inst)).flat_map(|inst| self.module.inst(inst).operands.iter().copied());
         let mut seeds = Vec::new();
         for operand in operands {
             for (leaf_idx, value) in self.values.leaves(operand).iter().enumerate() {
@@ -170,10 +198,10 @@ impl Finder<'_> {
         next_weights.iter().for_each(|&value| is_next_weight[value] = true);
         let mut feeds = Reached::new();
         self.search_back(next_weights, &mut feeds, &mut |_| true);
-        for number in 0..roles.len() {
-            if roles[number] == LeafRole::State && !self.holds(number, &feeds) {
+        for (number, role) in roles.iter_mut().enumerate() {
+            if *role == LeafRole::State && !self.holds(number, &feeds) {
                 let is_carried = self.next[number] == self.params[number];
-                roles[number] = if is_carried { LeafRole::Carried } else { LeafRole::FeedsNoWeight };
+                *role = if is_carried { LeafRole::Carried } else { LeafRole::FeedsNoWeight };
             }
         }
         let paired: BTreeMap<usize, usize> = pairs.iter().map(|&(number, output)| (output, number)).collect();

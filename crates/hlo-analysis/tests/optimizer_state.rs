@@ -7,7 +7,11 @@ use hlo_analysis::values::{SharedCallees, Through, Values};
 
 /// The roles of the parameters of a data-parallel step on two devices, whose first results are the next values of the first parameters.
 fn roles(params: &[(&str, &str)], lines: &str, results: &[&str], n_paired: usize) -> Vec<LeafRole> {
-    let mut text = String::from("HloModule step, num_partitions=2\n\nadd {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}\n\nENTRY main {\n");
+    let mut text = String::from(
+        "HloModule step, num_partitions=2\n\nadd {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}\n\n",
+    );
+    text += LOOP;
+    text += "ENTRY main {\n";
     for (number, (name, shape)) in params.iter().enumerate() {
         let variable = name.split(['.', '[']).next_back().unwrap_or(name).trim_end_matches("']").trim_matches('\'');
         let sharding = if variable == "x" { "{devices=[2,1]<=[2]}" } else { "{replicated}" };
@@ -25,6 +29,32 @@ fn roles(params: &[(&str, &str)], lines: &str, results: &[&str], n_paired: usize
     let pairs: Vec<(usize, usize)> = (0..n_paired).map(|number| (number, number)).collect();
     find_roles(&module, (&values, &replication), &[vec![0, 1]], &pairs)
 }
+
+/// Steps of momentum in a loop.
+const LOOP: &str = "steps {
+  p = (s32[], f32[128,64], f32[128,64], f32[8,128]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  w = f32[128,64] get-tuple-element(p), index=1
+  m = f32[128,64] get-tuple-element(p), index=2
+  x = f32[8,128] get-tuple-element(p), index=3
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  h = f32[8,64] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  own = f32[128,64] dot(x, h), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  g = f32[128,64] all-reduce(own), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add
+  m1 = f32[128,64] add(m, g)
+  w1 = f32[128,64] subtract(w, m1)
+  ROOT r = (s32[], f32[128,64], f32[128,64], f32[8,128]) tuple(j, w1, m1, x)
+}
+
+goes_on {
+  p = (s32[], f32[128,64], f32[128,64], f32[8,128]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] constant(3)
+  ROOT c = pred[] compare(i, n), direction=LT
+}
+
+";
 
 const MATRIX: &str = "f32[128,64]";
 const BATCH: (&str, &str) = ("x", "f32[8,128]");
@@ -98,6 +128,20 @@ fn state_beside_weights_is_none_where_the_optimizer_has_its_own_part() {
     // In one dict each array has a part of its own.
     let params = [("state['w']", MATRIX), ("state['m']", MATRIX), ("state['l']", MATRIX), BATCH];
     assert_eq!(roles(&params, &lines, &["w2", "m1", "l1"], 3)[1..3], [LeafRole::State, LeafRole::State]);
+}
+
+#[test]
+fn a_loop_of_steps_goes_on_with_what_it_carries() {
+    let params = [("params['w']", MATRIX), ("opt.m", MATRIX), BATCH];
+    let lines = "  n = s32[] constant(0)
+  t = (s32[], f32[128,64], f32[128,64], f32[8,128]) tuple(n, w, m, x)
+  l = (s32[], f32[128,64], f32[128,64], f32[8,128]) while(t), condition=goes_on, body=steps
+  wl = f32[128,64] get-tuple-element(l), index=1
+  ml = f32[128,64] get-tuple-element(l), index=2
+  w1 = f32[128,64] copy(wl)
+  m1 = f32[128,64] copy(ml)
+";
+    assert_eq!(roles(&params, lines, &["w1", "m1"], 2), [LeafRole::Weight, LeafRole::State, LeafRole::Input]);
 }
 
 #[test]

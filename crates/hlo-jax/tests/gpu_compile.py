@@ -370,8 +370,17 @@ def check(name: str, script: Script, shard: str, plan: Any, rows: dict[str, Comp
 
     given = bytes_by_kind(exchanges_of(Module.parse(plan.sharded.module, num_partitions=8)))
     final = bytes_by_kind(row.exchanges)
+    if shard == "optimizer":
+        # XLA makes reduce-scatters of sums that only slices read.
+        given, final = (as_sums(found) for found in (given, final))
     expect(given == final, f"the bytes of the module that XLA was given, {given}, found {final}")
     return failures
+
+
+def as_sums(found: dict[str, float]) -> dict[str, float]:
+    """The same with all sums as one kind."""
+    sums = ("all-reduce", "reduce-scatter")
+    return {"sums": sum(found.get(kind, 0) for kind in sums), **{k: n for k, n in found.items() if k not in sums}}
 
 
 def kinds(row: Compiled) -> str:

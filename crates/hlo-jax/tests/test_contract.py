@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import hlo_opt.jax as ho
 import jax
@@ -240,3 +241,28 @@ def test_the_first_call_says_what_lies_in_shards(capfd):
         r"weights and all else come back as before"
     )
     assert re.fullmatch(shape, said[0]), said[0]
+
+
+def test_a_script_that_undoes_it_in_each_call_is_told():
+    mesh = mesh_of(8)
+    body, state = of_optax(optax.adam(1e-2))
+    step = ho.zero(jax.jit(body), strict=True, quiet=True)
+    state = whole(mesh, state)
+
+    def calls(n: int, change) -> None:
+        nonlocal state
+        for i in range(n):
+            *state, _ = step(*change(tuple(state)), *along(mesh, (normal(20 + i, 16, WIDTH),)))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        calls(3, lambda state: state)
+        # A checkpoint is restored, and an evaluation between is none of it.
+        calls(2, ho.replicate)
+        calls(1, lambda state: state)
+        calls(2, ho.replicate)
+    with pytest.warns(UserWarning, match=r"step: opt_state\[0\]\.mu\['down'\] came whole in 3 calls one after the other"):
+        calls(1, ho.replicate)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        calls(2, ho.replicate)

@@ -95,9 +95,15 @@ impl<'a> ChosenInputs<'a> {
     /// are checked for.
     pub(crate) fn may_give_nan(&self, module: &Module, trial: u64) -> bool {
         let has_indices = || find_input_needs(module).iter().any(|needs| needs.last_index.is_some());
+        // What a program compares indices with are their bounds: JAX answers others with NaN.
+        let has_bounds = || {
+            let mut leaves = find_input_needs(module).into_iter().zip(find_thresholds(module));
+            leaves.any(|(needs, of)| needs.last_index.is_some() && !of.values.is_empty())
+        };
         self.args.inputs.is_none()
             && match Trial::of(trial) {
-                Trial::Plain | Trial::Small => false,
+                Trial::Plain => false,
+                Trial::Small => has_bounds(),
                 Trial::Beyond => has_indices(),
                 Trial::Large | Trial::Special => true,
             }
@@ -253,9 +259,7 @@ fn with_thresholds(otherwise: Draw, needs: LeafNeeds, of: &LeafThresholds, trial
     let mut values: Vec<f64> = of.values.iter().filter(fits).copied().collect();
     values.sort_by(f64::total_cmp);
     // The order of indices and their being unique is promised of all of them.
-    // So is, in all trials but one, that they are within their bounds: JAX answers others with NaN.
-    let is_index = needs.last_index.is_some() && Trial::of(trial) != Trial::Beyond;
-    if values.is_empty() || needs.is_sorted || needs.is_unique || is_index {
+    if values.is_empty() || needs.is_sorted || needs.is_unique {
         return otherwise;
     }
     Draw::Near(NearDraw { values: values.into(), turn: trial - 1, otherwise: Box::new(otherwise) })

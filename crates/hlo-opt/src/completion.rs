@@ -105,10 +105,7 @@ mod tests {
         let of = |word: &str| words(pipeline(OsStr::new(word)));
         assert_eq!(of("inline-calls,shard"), ["inline-calls,shard-weight-update"]);
         assert_eq!(of("dce,shard-weight-update{prof"), ["dce,shard-weight-update{profit="]);
-        assert_eq!(
-            of("shard-weight-update{min-bytes=0,state=o"),
-            ["shard-weight-update{min-bytes=0,state=optimizer"]
-        );
+        assert_eq!(of("shard-weight-update{min-bytes=0,state=o"), ["shard-weight-update{min-bytes=0,state=optimizer"]);
         assert_eq!(
             of("decompose-collectives{cluster=[(node,2),(gpu,8)],algo=r"),
             ["decompose-collectives{cluster=[(node,2),(gpu,8)],algo=ring"]

@@ -33,6 +33,7 @@ pub mod output;
 mod output_format;
 mod params;
 mod plan;
+mod preset_options;
 pub mod presets;
 mod progress;
 mod prove;

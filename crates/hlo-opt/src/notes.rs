@@ -2,7 +2,8 @@
 
 use crate::baseline::predict_compiled;
 use crate::machine::Chosen;
-use crate::presets::{self, MOST_MEMORY};
+use crate::preset_options::MOST_MEMORY;
+use crate::presets;
 use crate::report::Recommendation;
 use hlo_analysis::Analyses;
 use hlo_analysis::annotations::ParamFacts;

@@ -7,6 +7,10 @@
 
 use crate::baseline::as_xla_compiles;
 use crate::machine::Chosen;
+use crate::preset_options::{
+    AUTO, BY_TIME, DEVICES, MEMORY_LIMIT, MOST_MEMORY, OF_SEARCH, OF_STATE, OPTIONS_OF_SEARCH, OPTIONS_OF_STATE, PINS,
+    STATE, TF32, WITHIN_MEMORY,
+};
 use crate::report::Pricing;
 use crate::{Failure, descriptions, registry};
 use hlo_analysis::frequency::FrequencyOptions;
@@ -14,7 +18,7 @@ use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
 use hlo_gpu::lower::Matmul;
 use hlo_pass::fastest::{AsCompiled, LEAST_GAIN, MemoryBound, SPARE_BYTES, Way, Ways};
 use hlo_pass::machine::{CLUSTER, DEVICE};
-use hlo_pass::options::{OptionInfo, OptionKind, Options};
+use hlo_pass::options::{OptionInfo, Options};
 use hlo_pass::pipeline::{OptionValue, PassCall, PipelineError, nearest, parse_pipeline};
 use hlo_pass::runner::bind;
 use std::fmt::Write;
@@ -30,13 +34,6 @@ pub(crate) fn gpu_passes(matmul: Matmul) -> String {
     }
 }
 
-/// The option of [`PADDING`], [`FUSING`] and the preset that runs them.
-const TF32: OptionInfo = OptionInfo {
-    name: "tf32",
-    kind: OptionKind::Bool,
-    default: "false",
-    help: "products and convolutions of f32 round their factors to TF32; --matmul tf32 sets it",
-};
 const PADDING: &str = "pad-products";
 const FUSING: &str = "fuse";
 
@@ -54,9 +51,6 @@ pub(crate) const PARTITIONING: &str = "spmd-partition";
 const SEARCHING: &str = "search-parallelization";
 const SPLITTING: &str = "split-microbatches";
 const GATHERING_AGAIN: &str = "rematerialize-all-gather";
-
-/// The option that says how much memory a faster way may take.
-pub(crate) const MOST_MEMORY: &str = "most-memory";
 
 /// The least share of the predicted time that another way to partition than the first has to save.
 const LEAST_GAIN_OF_PARTITION: f64 = 0.01;
@@ -204,149 +198,12 @@ const fn last_resort(name: &'static str, after: Option<usize>, pipeline: &'stati
     WayText { name, after, role: Role::LastResort, pipeline }
 }
 
-/// The options of a preset that shards updates.
-const fn options(objective: &'static str) -> [OptionInfo; 6] {
-    [
-        OptionInfo {
-            name: "objective",
-            kind: OptionKind::Word(&["time", "memory"]),
-            default: objective,
-            help: "time: what is predicted to be fastest, never slower than the input; memory: what takes the least at its peak",
-        },
-        OptionInfo {
-            name: "cluster",
-            kind: OptionKind::Text,
-            default: "",
-            help: "how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; empty: one switch",
-        },
-        OptionInfo { name: "device", kind: OptionKind::Text, default: "h200", help: "what every device is" },
-        OptionInfo {
-            name: "min-bytes",
-            kind: OptionKind::Int,
-            default: "1KiB",
-            help: "leave gradients smaller than this whole",
-        },
-        OptionInfo {
-            name: "unknown-trip-count",
-            kind: OptionKind::Int,
-            default: "100",
-            help: "how often a loop is taken to run where the module does not say",
-        },
-        LIMIT,
-    ]
-}
-
-/// The option that says what lies in shards between steps.
-const STATE: &str = "state";
-
-/// The form of state in which weights are in shards where that is cheaper.
-const AUTO: &str = "auto";
-
-/// The option that says what of state is in shards or whole.
-const PINS: &str = "pins";
-
-/// The options that say more of state in shards.
-const OPTIONS_OF_STATE: [&str; 3] = [PINS, "state-pairs", "cuts"];
-
-/// The options of a preset that keeps state in shards.
-const OF_STATE: &[OptionInfo] = &{
-    let [a, b, c, d, e, f] = options("memory");
-    let state = OptionInfo {
-        name: STATE,
-        kind: OptionKind::Word(&["optimizer", "gradients", "parameters", "auto"]),
-        default: "auto",
-        help: "what lies in shards between steps: optimizer: its state (ZeRO-1), gradients: during the step too (ZeRO-2), parameters: weights too (ZeRO-3), auto: weights where that is cheaper",
-    };
-    let pins = OptionInfo {
-        name: PINS,
-        kind: OptionKind::Text,
-        default: "",
-        help: "parameters that are in shards or whole, by flat number, as [0:sharded,3:whole]",
-    };
-    let state_pairs = OptionInfo {
-        name: "state-pairs",
-        kind: OptionKind::Text,
-        default: "",
-        help: "which output is the next value of which parameter, as [PARAM:OUTPUT,…]",
-    };
-    let cuts = OptionInfo {
-        name: "cuts",
-        kind: OptionKind::Word(&["any", "even", "padded"]),
-        default: "any",
-        help: "even: state is cut along a dim that is a multiple of the shards, as frameworks can hold it; padded: moments otherwise too",
-    };
-    [a, b, c, d, e, state, pins, state_pairs, cuts, f]
-};
-
-/// Ways whose peak is above it are left out.
-const LIMIT: OptionInfo = OptionInfo {
-    name: MEMORY_LIMIT,
-    kind: OptionKind::Int,
-    default: "0",
-    help: "bytes that a device has for the step: 30GiB; 0: no limit",
-};
-
-const BY_TIME: &[OptionInfo] = &options("time");
-const WITHIN_MEMORY: &[OptionInfo] = &{
-    let [a, b, c, d, e, f] = options("time");
-    let most_memory = OptionInfo {
-        name: MOST_MEMORY,
-        kind: OptionKind::Float,
-        default: "1.25",
-        help: "leave out ways whose peak memory is more than this many times the first one's",
-    };
-    [a, b, c, d, e, f, most_memory]
-};
-
-/// The option that says for how many devices a global program is planned.
-const DEVICES: &str = "devices";
-
 /// The number of devices that calls name; a global program itself has one.
 pub(crate) fn devices_of<'c>(calls: impl IntoIterator<Item = &'c PassCall>) -> usize {
     let options = calls.into_iter().flat_map(|call| &call.options);
     let named = options.filter(|(name, _)| name == DEVICES);
     named.filter_map(|(_, value)| value.as_text().parse().ok()).max().unwrap_or(1)
 }
-
-/// The options that a preset hands to the search of a parallel plan.
-const MEMORY_LIMIT: &str = "memory-limit";
-const OPTIONS_OF_SEARCH: [&str; 5] = [DEVICES, MEMORY_LIMIT, "effort", "mesh", "even"];
-
-const OF_SEARCH: &[OptionInfo] = &[
-    OptionInfo {
-        name: "cluster",
-        kind: OptionKind::Text,
-        default: "",
-        help: "how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; empty: one switch",
-    },
-    OptionInfo { name: "device", kind: OptionKind::Text, default: DEFAULT_DEVICE, help: "what every device is" },
-    OptionInfo {
-        name: DEVICES,
-        kind: OptionKind::Int,
-        default: "0",
-        help: "number of devices; 0: those of the cluster, 8 without one",
-    },
-    LIMIT,
-    OptionInfo {
-        name: "effort",
-        kind: OptionKind::Float,
-        default: "1",
-        help: "how long the search goes on, in billions of table entries read",
-    },
-    OptionInfo { name: "mesh", kind: OptionKind::Text, default: "", help: "only these meshes: 4x6, or 2x2x6;4x6" },
-    OptionInfo {
-        name: "even",
-        kind: OptionKind::Word(&["false", "ends", "true"]),
-        default: "false",
-        help: "what axes have to divide: nothing, parameters and results, or everything",
-    },
-    OptionInfo {
-        name: "unknown-trip-count",
-        kind: OptionKind::Int,
-        default: "100",
-        help: "how often a loop is taken to run where the module does not say",
-    },
-];
 
 /// All presets.
 pub const PRESETS: [Preset; 5] = [
@@ -795,6 +652,31 @@ pub fn list() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_ways_keep_the_state_in_shards_that_the_user_says() {
+        let all = |text: &str| ways(&parse(text).expect("a preset"), None).expect("its ways").ways;
+        for objective in ["time", "memory"] {
+            for state in ["optimizer", "gradients", "parameters", "auto"] {
+                let found = all(&format!(
+                    "sharded-state{{objective={objective},state={state},memory-limit=1GiB,pins=[0:whole]}}"
+                ));
+                let said = format!("state={state}");
+                let is_of_state = |way: &&Way| way.pipeline.contains("state=");
+                let n_said = found.iter().filter(is_of_state).filter(|way| way.pipeline.contains(&said)).count();
+                assert!(n_said > 0, "{objective}: {said}");
+                if state != AUTO {
+                    assert_eq!(n_said, found.iter().filter(is_of_state).count(), "{objective}: {said}");
+                }
+                for (number, way) in found.iter().enumerate() {
+                    assert!(way.after.is_none_or(|before| before < number), "{}", way.name);
+                    let is_whole = way.pipeline.contains("8589934591GiB");
+                    let has_pins = way.pipeline.contains("pins=");
+                    assert_eq!(has_pins, is_of_state(&way) && !is_whole, "{}: {}", way.name, way.pipeline);
+                }
+            }
+        }
+    }
 
     #[test]
     fn a_way_goes_on_from_the_one_that_its_name_begins_with() {

@@ -172,8 +172,12 @@ fn elements_behind_a_step_are_counted_and_widen_nothing() {
     let folder = Folder::new("signs");
     let a = folder.file("a.hlo", SIGNS);
     // Products in f32 flip few signs.
-    let right = SIGNS.replace("y = bf16[64,16]", "y = f32[64,16]").replace("yf = f32[64,16] convert(y)", "yf = f32[64,16] copy(y)");
-    let right = right.replace("xb = bf16[64,32] convert", "xb = f32[64,32] copy").replace("wb = bf16[32,16] convert", "wb = f32[32,16] copy");
+    let right = SIGNS
+        .replace("y = bf16[64,16]", "y = f32[64,16]")
+        .replace("yf = f32[64,16] convert(y)", "yf = f32[64,16] copy(y)");
+    let right = right
+        .replace("xb = bf16[64,32] convert", "xb = f32[64,32] copy")
+        .replace("wb = bf16[32,16] convert", "wb = f32[32,16] copy");
     let b = folder.file("b.hlo", &right);
     expect(&["compare", &a, &b], 0, &["the same: 3 outputs"]);
     let negated = SIGNS.replace("s = f32[64,16] sign(yf)", "s0 = f32[64,16] sign(yf)\n  s = f32[64,16] negate(s0)");

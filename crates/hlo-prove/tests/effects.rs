@@ -132,7 +132,9 @@ const WAITING: [(&str, &str); 6] = [
 #[test]
 fn an_order_that_other_instructions_hand_on_is_kept() {
     let call = |name: &str, operand: &str, shape: &str| {
-        format!("{name} = {shape} custom-call({operand}), custom_call_target=\"{name}\", custom_call_has_side_effect=true")
+        format!(
+            "{name} = {shape} custom-call({operand}), custom_call_target=\"{name}\", custom_call_has_side_effect=true"
+        )
     };
     let both = |name: &str, wait: &str| {
         let (p, q) = (call("p", "e", "f32[]"), call("q", "e", "f32[]"));

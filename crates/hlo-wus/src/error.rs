@@ -233,9 +233,9 @@ impl fmt::Display for WusError {
             WusError::PinSyntax { found } => {
                 write!(f, "pins: expected PARAM:sharded or PARAM:whole, each parameter once, found `{found}`")
             }
-            WusError::Pinned { params } if params.is_empty() => f.write_str(
-                "pins: expected what can be together, found pins that contradict `state=` or each other",
-            ),
+            WusError::Pinned { params } if params.is_empty() => {
+                f.write_str("pins: expected what can be together, found pins that contradict `state=` or each other")
+            }
             WusError::Pinned { params } => {
                 let params: Vec<String> = params.iter().map(usize::to_string).collect();
                 write!(f, "pins: expected parameters that are state of a sharded update, found {}", params.join(", "))

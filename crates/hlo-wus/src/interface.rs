@@ -306,7 +306,10 @@ impl Interface {
             name: leaf.name.clone(),
             dtype: array.map(|a| a.dtype.to_string()).unwrap_or_default(),
             sharded: leaf.cut.is_some(),
-            whole_because: leaf.role.filter(|&role| leaf.cut.is_none() && role != LeafRole::State).map(LeafRole::describe),
+            whole_because: leaf
+                .role
+                .filter(|&role| leaf.cut.is_none() && role != LeafRole::State)
+                .map(LeafRole::describe),
             original_shape: dims(array),
             ..ManifestLeaf::default()
         };

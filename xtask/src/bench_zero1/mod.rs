@@ -31,30 +31,10 @@ struct Variant {
 }
 
 const VARIANTS: [Variant; 4] = [
-    Variant {
-        theirs: "step_replicated_interface",
-        source: "dp_step",
-        options: "state=replicated",
-        has_shards: false,
-    },
-    Variant {
-        theirs: "step_sharded_interface",
-        source: "dp_step",
-        options: "state=gradients",
-        has_shards: true,
-    },
-    Variant {
-        theirs: "loop_moments_sharded",
-        source: "dp_loop",
-        options: "state=gradients",
-        has_shards: true,
-    },
-    Variant {
-        theirs: "loop_all_sharded",
-        source: "dp_loop",
-        options: "state=parameters",
-        has_shards: true,
-    },
+    Variant { theirs: "step_replicated_interface", source: "dp_step", options: "state=replicated", has_shards: false },
+    Variant { theirs: "step_sharded_interface", source: "dp_step", options: "state=gradients", has_shards: true },
+    Variant { theirs: "loop_moments_sharded", source: "dp_loop", options: "state=gradients", has_shards: true },
+    Variant { theirs: "loop_all_sharded", source: "dp_loop", options: "state=parameters", has_shards: true },
 ];
 
 /// The largest median ratio ours/theirs that passes.

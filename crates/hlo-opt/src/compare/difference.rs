@@ -97,7 +97,8 @@ impl Tolerance {
         let far = Tolerance { share: WIDEST / margin, ..self };
         let flips = differences(moved.outputs[0], moved.outputs[1], (far, measures));
         // Of each output the largest change, what it is measured by, and how many elements change by far more.
-        let of_change = |(number, leaf): (usize, &LeafDifference)| match measures.get(number).and_then(Measure::of_step) {
+        let of_change = |(number, leaf): (usize, &LeafDifference)| match measures.get(number).and_then(Measure::of_step)
+        {
             Some((step, input)) => {
                 let (largest, n_far) = moved.change_of_step(number, input, far.share * step);
                 (largest, step, n_far)

@@ -116,6 +116,7 @@ class Plan:
         out_padded: the same of outputs, without the last.
         memory: what the program takes by XLA's account.
         inputs: the flat arguments that are no state, and may come on no device.
+        undone: how many calls in a row brought state whole that the call before had returned in shards, and a leaf of it.
     """
 
     key: tuple
@@ -134,6 +135,7 @@ class Plan:
     sharded: Sharded | None = None
     memory: Memory | None = None
     inputs: frozenset[int] = frozenset()
+    undone: tuple[int, int] = (0, 0)
     #: Of each leaf of the last call that fitted, its abstract value and sharding: most calls have the same objects.
     _known: list = dataclasses.field(default_factory=list)
     _has_run: bool = False
@@ -193,6 +195,8 @@ class Plan:
     def run(self, leaves: list) -> Any:
         """Calls the program with these flat arguments, and moves those that lie elsewhere."""
         moved = [move for move in self.moves if getattr(leaves[move[0]], "sharding", None) is not move[1]]
+        if self._has_run:
+            self._count_undone(leaves, moved)
         if moved:
             _move_leaves(leaves, moved)
         if self.padded:
@@ -207,6 +211,13 @@ class Plan:
             for number, place in self.out_padded:
                 outs[number] = PaddedArray(outs[number], place)
         return jax.tree.unflatten(self.out_tree, outs)
+
+    def _count_undone(self, leaves: list, moved: Sequence[tuple[int, NamedSharding, bool]]) -> None:
+        """Notes whether leaves that come elsewhere than the program takes them are state that it returned in shards."""
+        cut = {self.kept[n] for n in self.sharded.cut} if moved else ()
+        is_whole = lambda leaf: isinstance(leaf, jax.Array) and is_replicated(leaf.sharding)
+        whole = [number for number, _, _ in moved if number in cut and is_whole(leaves[number])]
+        self.undone = (self.undone[0] + 1, whole[0]) if whole else (0, 0)
 
     def make(self, step: Any, partitioned: Partitioned, sharded: Sharded) -> None:
         """Compiles the program that runs in the place of a step."""

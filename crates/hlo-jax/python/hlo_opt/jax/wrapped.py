@@ -21,6 +21,10 @@ from hlo_opt.jax.words import sentence
 from jax.sharding import NamedSharding
 
 
+#: After so many calls in a row that get whole what they had returned in shards, a warning says so.
+MOST_UNDONE = 3
+
+
 class WrappedStep:
     """A jitted step with another program: called like the step that it was made of.
 
@@ -93,7 +97,15 @@ class WrappedStep:
                 return self._run_original(args, kwargs)
         if plan.declined is not None:
             return self._run_original(args, kwargs)
-        return plan.run(leaves)
+        outs = plan.run(leaves)
+        n_undone, leaf = plan.undone
+        if n_undone == MOST_UNDONE:
+            self.warn(
+                f"{self.__name__}: {plan.partitioned.names[leaf]} came whole in {n_undone} calls one after the other, though "
+                f"the calls before returned it in shards: what puts it together costs an exchange, and the memory of the "
+                "whole; hand on what the step returns"
+            )
+        return outs
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """A method, where the step is one of a class."""
