@@ -100,7 +100,7 @@ struct Finder<'m> {
     values: &'m Values,
     /// The value of each leaf; none for tokens.
     params: Vec<Option<ValueId>>,
-    /// Its next value.
+    /// Its next value, before it is copied on its way out.
     next: Vec<Option<ValueId>>,
     /// The leaves of which a value is the next one.
     next_of: SecondaryMap<ValueId, Vec<usize>>,
@@ -114,12 +114,25 @@ impl Finder<'_> {
             if number >= self.next.len() {
                 continue;
             }
-            // What is only copied on its way out is the next value too: in a loop of steps what the loop carries.
-            let mut at = Some(next);
-            while let Some(value) = at {
-                self.next[number] = Some(value);
+            // What is only copied on its way out is the next value too: in a loop of steps what the loop carries, and what each
+            // iteration hands on.
+            let mut at = vec![next];
+            while let Some(value) = at.pop() {
+                if self.next_of[value].contains(&number) {
+                    continue;
+                }
                 self.next_of[value].push(number);
-                at = self.copied(value);
+                let of_iterations = match self.values.values[value].origin {
+                    Origin::Carry => self.values.sources[value].as_slice(),
+                    Origin::Computed | Origin::CallResult | Origin::Param | Origin::EntryParam => &[],
+                };
+                let is_own = |source: &ValueId| Some(*source) != self.params[number];
+                at.extend(of_iterations.iter().filter(|source| is_own(source)));
+                let copied = self.copied(value);
+                at.extend(copied);
+                if copied.is_none() && self.next[number].is_none() {
+                    self.next[number] = Some(value);
+                }
             }
         }
     }
@@ -195,7 +208,9 @@ impl Finder<'_> {
         let weights = (0..roles.len()).filter(|&number| roles[number] == LeafRole::Weight);
         let next_weights: Vec<ValueId> = weights.filter_map(|number| self.next[number]).collect();
         let mut is_next_weight = Reached::new();
-        next_weights.iter().for_each(|&value| is_next_weight[value] = true);
+        for (value, numbers) in self.next_of.iter() {
+            is_next_weight[value] = numbers.iter().any(|&number| roles[number] == LeafRole::Weight);
+        }
         let mut feeds = Reached::new();
         self.search_back(next_weights, &mut feeds, &mut |_| true);
         for (number, role) in roles.iter_mut().enumerate() {

@@ -11,6 +11,7 @@ fn roles(params: &[(&str, &str)], lines: &str, results: &[&str], n_paired: usize
         "HloModule step, num_partitions=2\n\nadd {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}\n\n",
     );
     text += LOOP;
+    text += &averaging(LOOP);
     text += "ENTRY main {\n";
     for (number, (name, shape)) in params.iter().enumerate() {
         let variable = name.split(['.', '[']).next_back().unwrap_or(name).trim_end_matches("']").trim_matches('\'');
@@ -55,6 +56,18 @@ goes_on {
 }
 
 ";
+
+/// The same with an average of the weights.
+fn averaging(steps: &str) -> String {
+    let more = "  e = f32[128,64] get-tuple-element(p), index=4\n  e1 = f32[128,64] add(e, w1)\n  ROOT r";
+    let of_carry = steps
+        .replace("f32[8,128])", "f32[8,128], f32[128,64])")
+        .replace("tuple(j, w1, m1, x)", "tuple(j, w1, m1, x, e1)");
+    of_carry
+        .replace("  ROOT r", more)
+        .replace("steps {", "averaging_steps {")
+        .replace("goes_on {", "goes_on_averaging {")
+}
 
 const MATRIX: &str = "f32[128,64]";
 const BATCH: (&str, &str) = ("x", "f32[8,128]");
@@ -142,6 +155,17 @@ fn a_loop_of_steps_goes_on_with_what_it_carries() {
   m1 = f32[128,64] copy(ml)
 ";
     assert_eq!(roles(&params, lines, &["w1", "m1"], 2), [LeafRole::Weight, LeafRole::State, LeafRole::Input]);
+    // An average of the weights within the loop is computed from what each iteration hands on.
+    let params = [("params['w']", MATRIX), ("opt.m", MATRIX), ("ema", MATRIX), BATCH];
+    let lines = "  n = s32[] constant(0)
+  t = (s32[], f32[128,64], f32[128,64], f32[8,128], f32[128,64]) tuple(n, w, m, x, ema)
+  l = (s32[], f32[128,64], f32[128,64], f32[8,128], f32[128,64]) while(t), condition=goes_on_averaging, body=averaging_steps
+  w1 = f32[128,64] get-tuple-element(l), index=1
+  m1 = f32[128,64] get-tuple-element(l), index=2
+  ema1 = f32[128,64] get-tuple-element(l), index=4
+";
+    let found = roles(&params, lines, &["w1", "m1", "ema1"], 3);
+    assert_eq!(found, [LeafRole::Weight, LeafRole::State, LeafRole::FeedsNoWeight, LeafRole::Input]);
 }
 
 #[test]
