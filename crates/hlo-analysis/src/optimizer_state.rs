@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 /// Results below this may be computed from optimizer state without making it something else: a norm that is logged.
 pub const SMALL_BYTES: u64 = 16 << 10;
 
-/// What a leaf of the entry's parameters is to a training step.
+/// The role of a leaf of the entry's parameters in a training step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeafRole {
     /// The loss reads it.
@@ -165,7 +165,7 @@ impl Finder<'_> {
         self.values.values.keys().flat_map(exits).collect()
     }
 
-    /// What the loss reads: all from which something is computed that differs between devices and is summed over them. Paths end at next values, so
+    /// Finds what the loss reads: all from which something is computed that differs between devices and is summed over them. Paths end at next values, so
     /// that a step that updates, and then evaluates or goes on in a loop, makes no weight of what it updates with.
     fn find_read_by_loss(&self, replication: &Replication, groups: &[Vec<u32>]) -> Reached {
         let sums = |inst: InstId| {
@@ -287,7 +287,7 @@ struct Node<'n> {
     leaves: Vec<usize>,
 }
 
-/// What is below a node.
+/// Facts about the leaves below a node.
 #[derive(Clone, Copy, Default)]
 struct Below {
     has_weights: bool,

@@ -501,7 +501,7 @@ fn usage(error: PipelineError) -> Failure {
     Failure::Usage(format!("--preset: {error}"))
 }
 
-/// What a call of the sharding says of state in shards.
+/// Returns the value of `state=` in a call of the sharding.
 fn state_of(call: &PassCall) -> Option<String> {
     let (_, value) = call.options.iter().find(|(name, _)| call.name == SHARDING && name == STATE)?;
     Some(value.as_text().to_string())

@@ -208,7 +208,7 @@ fn callers_of(module: &Module) -> HashMap<CompId, Vec<InstId>> {
     callers
 }
 
-/// What has to have run before an instruction: what it needs, and what its callers need, with all that these call.
+/// Returns the instructions that have to run before one: those that it needs, and what its callers need, with all that these call.
 fn runs_before(module: &Module, callers: &HashMap<CompId, Vec<InstId>>, inst: InstId) -> HashSet<InstId> {
     let (mut before, mut open) = (HashSet::new(), Vec::new());
     let mut within: HashSet<CompId> = HashSet::new();

@@ -19,7 +19,7 @@ use hlo_analysis::values::ValueId;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// What lies in shards between steps.
+/// The state that lies in shards between steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StateForm {
     /// Moments; weights where that is cheaper. Under a memory limit whatever is fastest for each parameter.
