@@ -17,6 +17,7 @@ pub mod min_cut;
 pub mod optimizer_state;
 pub mod program_kind;
 pub mod replication;
+pub mod scalar;
 pub mod thresholds;
 pub mod time;
 pub mod traffic;

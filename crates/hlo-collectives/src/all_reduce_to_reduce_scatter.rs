@@ -15,22 +15,26 @@
 //! **Why.** A reduce-scatter moves half of what an all-reduce does, and the whole sum is stored nowhere. Partitioners and hand-written
 //! sharding write the long form.
 //!
+//! Between the two may stand what computes one element from one: a mean, a conversion, a decay that is added. It is done on the
+//! slice, and what it adds is sliced alike. A reshape or a transpose is done before the reduction.
+//!
 //! **What it does not do.** All users must take the same slice: equal parts along one dim, another for each device of a group.
-//! Slices behind other ops (a mean, a transpose) and starts that depend on data stay; so do tuple all-reduces
+//! Starts that depend on data stay; so do sums that are read by several chains of ops, tuple all-reduces
 //! (`split-tuple-all-reduce` before), and all-reduces in control dependencies.
 //!
-//! **Algorithm.** For each all-reduce the starts of its users are computed for every device from ids, constants, tables and
-//! arithmetic ([`hlo_spmd::find_device_values`]); if a group's starts are all multiples of the slice's size, each once, they
-//! are the order of its members. Linear in users × devices.
+//! **Algorithm.** [`path`] follows the only user of each all-reduce to the slices. Their starts are computed for every device from ids,
+//! constants, tables, arithmetic and choices ([`hlo_spmd::find_device_values`]); if a group's starts are all multiples of the
+//! slice's size, each once, they are the order of its members. Linear in users × devices.
 //!
 //! **Requires** nothing. **Ensures** the same results up to the order in which a reduction adds. Collectives across replicas stay so
 //! where all partitions agree on the order; others name flat ids. **Errors**: none.
+
+mod path;
 
 use crate::refusal::{CollectiveRefusal, ScatterRefusal};
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
-use hlo_ir::attrs::Attrs;
 use hlo_ir::groups::GroupMode;
 use hlo_ir::module::UserMap;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
@@ -38,9 +42,9 @@ use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_sort::SharedSort;
 use hlo_spmd::{
-    AllReduce, ChannelIds, CollectiveChange, GroupAttrs, Rewrite, array, check_free, find_all_reduce,
-    find_device_values,
+    AllReduce, ChannelIds, CollectiveChange, GroupAttrs, Rewrite, array, find_all_reduce, find_device_values,
 };
+use path::Path;
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -85,12 +89,16 @@ fn scatter_in(
     let pinned = pinned_by_control(module, comp);
     let mut rewrite = Rewrite::new(module, comp);
     let mut live = EntitySet::with_capacity(module.n_inst_slots());
-    rewrite.live_insts(module).into_iter().for_each(|inst| {
-        live.insert(inst);
-    });
+    live.extend(rewrite.live_insts(module));
     let mut n_scattered = 0;
     for inst in rewrite.live_insts(module) {
-        let found = match find_all_reduce(module, inst, &pinned) {
+        let found = find_all_reduce(module, inst, &pinned).map_err(CollectiveRefusal::from).and_then(|found| {
+            let Some(all_reduce) = found else { return Ok(None) };
+            let path = path::find(module, &all_reduce, &|value| live_users(users, &live, value), &pinned)?;
+            let slices = find_slices(module, &all_reduce, &path)?;
+            Ok(Some((all_reduce, path, slices)))
+        });
+        let (all_reduce, path, slices) = match found {
             Ok(None) => continue,
             Ok(Some(found)) => found,
             Err(reason) => {
@@ -98,19 +106,15 @@ fn scatter_in(
                 continue;
             }
         };
-        let readers: Vec<InstId> = users[inst].iter().copied().filter(|user| live.contains(*user)).collect();
-        let slices = match find_slices(module, comp, &found, &readers, &pinned) {
-            Ok(slices) => slices,
-            Err(reason) => {
-                report.decisions.push(Decision::about(module, inst, "left", reason));
-                continue;
-            }
-        };
         let mut told = Decision::about(module, inst, "scattered", "every device takes its slice only");
         told.collectives.push(CollectiveChange::removed(module, inst, "gives every device the whole"));
-        let new = emit(module, &rewrite, &found, (&slices, readers[0]), channels);
-        readers.iter().for_each(|&reader| rewrite.redirect(reader, new));
+        let new = emit(module, &rewrite, &all_reduce, (&slices, &path), channels);
         told.collectives.push(CollectiveChange::inserted(module, new, "gives every device its slice"));
+        let result = path.redo(module, &rewrite, new);
+        for &reader in &path.readers {
+            let result = rewrite.with_shape_of(module, result, reader);
+            rewrite.redirect(reader, result);
+        }
         report.decisions.push(told);
         n_scattered += 1;
     }
@@ -118,6 +122,13 @@ fn scatter_in(
         rewrite.finish(module)?;
     }
     Ok(n_scattered)
+}
+
+/// The users of a value whose own values are needed, each once.
+fn live_users(users: &UserMap, live: &EntitySet<InstId>, value: InstId) -> Vec<InstId> {
+    let mut found: Vec<InstId> = users[value].iter().copied().filter(|&user| live.contains(user)).collect();
+    found.dedup();
+    found
 }
 
 /// Which slices the devices take.
@@ -133,30 +144,14 @@ struct Slices {
 ///
 /// # Errors
 /// Why that is no scatter.
-fn find_slices(
-    module: &Module,
-    comp: CompId,
-    all_reduce: &AllReduce,
-    readers: &[InstId],
-    pinned: &EntitySet<InstId>,
-) -> Result<Slices, CollectiveRefusal> {
-    let is_root = module.comp(comp).root.expand() == Some(all_reduce.inst);
+fn find_slices(module: &Module, all_reduce: &AllReduce, path: &Path) -> Result<Slices, CollectiveRefusal> {
     let mut slices: Option<Slices> = None;
-    for &reader in readers {
-        let is_slice = module.inst(reader).opcode == Opcode::DynamicSlice
-            && module.inst(reader).operands.iter().position(|&o| o == all_reduce.inst) == Some(0);
-        if !is_slice {
-            return Err(ScatterRefusal::WholeUsed { by: module.inst_name(reader).into() }.into());
-        }
-        check_free(module, reader, pinned)?;
+    for &reader in &path.readers {
         let found = find_slice(module, all_reduce, reader)?;
         if slices.as_ref().is_some_and(|known| *known != found) {
             return Err(ScatterRefusal::DifferentSlices.into());
         }
         slices = Some(found);
-    }
-    if is_root {
-        return Err(ScatterRefusal::WholeReturned.into());
     }
     let slices = slices.ok_or(ScatterRefusal::Unused)?;
     // A scatter may reduce in another order: its groups are listed as the slices lie.
@@ -164,8 +159,9 @@ fn find_slices(
 }
 
 fn find_slice(module: &Module, all_reduce: &AllReduce, reader: InstId) -> Result<Slices, CollectiveRefusal> {
-    let shapes = [array(module, all_reduce.inst), array(module, reader)];
-    let [Some(whole), Some(slice)] = shapes else { return Err(ScatterRefusal::NoArray.into()) };
+    let operands = module.inst(reader).operands.as_slice();
+    let whole = operands.first().and_then(|&whole| array(module, whole));
+    let [Some(whole), Some(slice)] = [whole, array(module, reader)] else { return Err(ScatterRefusal::NoArray.into()) };
     let cut: Vec<usize> = (0..whole.rank()).filter(|&dim| whole.dims[dim] != slice.dims[dim]).collect();
     let [dim] = cut.as_slice() else { return Err(ScatterRefusal::NotOneDim.into()) };
     let (size, n) = (slice.dims[*dim], whole.dims[*dim]);
@@ -173,7 +169,7 @@ fn find_slice(module: &Module, all_reduce: &AllReduce, reader: InstId) -> Result
     if !all_reduce.groups.iter().all(is_part) {
         return Err(ScatterRefusal::UnequalParts.into());
     }
-    let start = module.inst(reader).operands.get(dim + 1).copied().ok_or(ScatterRefusal::NoStart)?;
+    let start = operands.get(dim + 1).copied().ok_or(ScatterRefusal::NoStart)?;
     let starts = find_device_values(module, start);
     let starts = starts.ok_or(ScatterRefusal::UnknownStarts)?;
     let mut groups = all_reduce.groups.clone();
@@ -190,12 +186,12 @@ fn find_slice(module: &Module, all_reduce: &AllReduce, reader: InstId) -> Result
     Ok(Slices { dim: *dim, groups })
 }
 
-/// The reduce-scatter.
+/// The reduce-scatter of what is rearranged on the path.
 fn emit(
     module: &mut Module,
     rewrite: &Rewrite,
     all_reduce: &AllReduce,
-    (slices, reader): (&Slices, InstId),
+    (slices, path): (&Slices, &Path),
     channels: &mut ChannelIds,
 ) -> InstId {
     let old = all_reduce.inst;
@@ -208,15 +204,7 @@ fn emit(
     let own_channel = || channel.unwrap_or_else(|| channels.take());
     let participants = GroupAttrs::in_place_of(module, old, &groups, own_channel);
     let attrs = participants.combining([slices.dim as i64].into_iter().collect(), reducer);
-    let shape = module.shape(reader).clone();
-    let mut operand = all_reduce.operand;
-    if let (Shape::Array(part), Some(before)) = (&shape, array(module, operand)) {
-        let mut whole = part.clone();
-        whole.dims = before.dims.clone();
-        if *before != whole {
-            operand = rewrite.at(old).add(module, "copy", Opcode::Copy, whole, &[operand], Attrs::Plain);
-        }
-    }
+    let (operand, part) = path.rearrange(module, rewrite, all_reduce);
     let hint = module.inst_name(old).to_string();
-    rewrite.add(module, old, (&hint, Opcode::ReduceScatter), shape, &[operand], attrs)
+    rewrite.add(module, old, (&hint, Opcode::ReduceScatter), Shape::Array(part), &[operand], attrs)
 }

@@ -107,14 +107,21 @@ impl Rewrite {
         builder.broadcast_scalar(&format!("{hint}s"), scalar, shape.clone())
     }
 
+    /// A scalar repeated over `shape`.
+    pub fn repeat(&self, module: &mut Module, hint: &str, splat: Splat, shape: &ArrayShape) -> InstId {
+        match splat {
+            Splat::Value(value) => self.splat(module, hint, value, shape),
+            Splat::Scalar(scalar) if shape.rank() == 0 => scalar,
+            Splat::Scalar(scalar) => {
+                Builder::new(module, self.comp).broadcast_scalar(&format!("{hint}s"), scalar, shape.clone())
+            }
+        }
+    }
+
     /// `value` scaled as `scaling` says; found where `source` was found.
     pub fn scale(&self, module: &mut Module, source: InstId, value: InstId, scaling: &Scaling) -> InstId {
         let Some(shape) = array(module, value).cloned() else { return value };
-        let scale = match scaling.splat {
-            Splat::Value(value) => self.splat(module, "scale", value, &shape),
-            Splat::Scalar(scalar) if shape.rank() == 0 => scalar,
-            Splat::Scalar(scalar) => Builder::new(module, self.comp).broadcast_scalar("scales", scalar, shape.clone()),
-        };
+        let scale = self.repeat(module, "scale", scaling.splat, &shape);
         let operands = if scaling.scale_idx == 0 { [scale, value] } else { [value, scale] };
         let hint = module.inst_name(source).to_string();
         self.add(module, source, (&hint, scaling.opcode), Shape::Array(shape), &operands, Attrs::Plain)

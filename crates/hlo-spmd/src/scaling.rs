@@ -34,9 +34,12 @@ impl Splat {
 
 /// The scalar that `inst` repeats, read through broadcasts, reshapes and copies.
 pub fn find_splat(module: &Module, inst: InstId) -> Option<Splat> {
-    let mut at = inst;
+    let (mut at, mut scalar) = (inst, None);
     loop {
         let instruction = module.inst(at);
+        if array(module, at)?.rank() == 0 {
+            scalar = Some(at);
+        }
         if let Attrs::Constant(value) = &instruction.attrs
             && let ConstantValue::Array(literal) = &**value
         {
@@ -48,7 +51,7 @@ pub fn find_splat(module: &Module, inst: InstId) -> Option<Splat> {
             Some(_) | None => break,
         }
     }
-    (array(module, at)?.rank() == 0).then_some(Splat::Scalar(at))
+    scalar.map(Splat::Scalar)
 }
 
 /// `x * s` or `x / s` with a repeated scalar `s`: the mean behind a sum.

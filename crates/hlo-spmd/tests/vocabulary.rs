@@ -55,27 +55,75 @@ fn device_values_are_what_every_device_computes() {
     }
 }
 
+/// What people and compilers write to say which slice is a device's own.
 #[test]
-fn a_value_that_depends_on_data_or_wraps_is_no_device_value() {
+fn device_values_follow_choices_bounds_and_what_wraps() {
     let module = parse(
-        "HloModule m, num_partitions=4
+        "HloModule m, num_partitions=6
 
-ENTRY %main (p: s32[]) -> u32[] {
-  %p = s32[] parameter(0)
-  %id = u32[] partition-id()
+ENTRY %main () -> (s32[], s32[], u32[], u8[], u32[], s32[], s32[], pred[], s32[]) {
+  %number = u32[] partition-id()
+  %id = s32[] convert(%number)
+  %zero = s32[] constant(0)
+  %two = s32[] constant(2)
+  %four = s32[] constant(4)
+  %six = s32[] constant(6)
+  %shifted = s32[] subtract(%id, %two)
+  %is_negative = pred[] compare(%shifted, %zero), direction=LT
+  %from_end = s32[] add(%shifted, %six)
+  %turned = s32[] select(%is_negative, %from_end, %shifted)
+  %clamped = s32[] clamp(%zero, %shifted, %two)
   %one = u32[] constant(1)
-  %before = u32[] subtract(%id, %one)
-  %small = u8[] convert(%id)
+  %before = u32[] subtract(%number, %one)
+  %small = u8[] convert(%number)
   %big = u8[] constant(200)
   %product = u8[] multiply(%small, %big)
-  %wide = s32[] convert(%id)
-  %sum = s32[] add(%p, %wide)
-  ROOT %copy = u32[] copy(%id)
+  %half = u32[] shift-right-logical(%number, %one)
+  %rest = s32[] remainder(%shifted, %four)
+  %flipped = s32[] not(%id)
+  %is_odd.u = u32[] and(%number, %one)
+  %is_odd = pred[] convert(%is_odd.u)
+  %both = pred[] and(%is_odd, %is_negative)
+  %real = f32[] convert(%id)
+  %third = f32[] constant(0.34)
+  %part = f32[] multiply(%real, %third)
+  %floor = s32[] convert(%part)
+  ROOT %all = (s32[], s32[], u32[], u8[], u32[], s32[], s32[], pred[], s32[]) tuple(%turned, %clamped, %before, %product, %half, %rest, %flipped, %both, %floor)
 }
 ",
     );
-    assert_eq!(find_device_values(&module, find(&module, "copy")), Some(vec![0, 1, 2, 3]));
-    for name in ["before", "product", "sum", "p"] {
+    let outputs = hlo_eval::run(&module, &Default::default(), &Default::default()).expect("a run");
+    let number = |scalar: Option<hlo_ir::Scalar>| match scalar {
+        Some(hlo_ir::Scalar::Int(value)) => value,
+        Some(hlo_ir::Scalar::Uint(value)) => value as i64,
+        Some(hlo_ir::Scalar::Pred(value)) => value.into(),
+        other => panic!("{other:?}"),
+    };
+    let names = ["turned", "clamped", "before", "product", "half", "rest", "flipped", "both", "floor"];
+    for (name, leaf) in names.iter().zip(&outputs.leaves) {
+        let computed: Vec<i64> = leaf.iter().map(|value| number(value.get(0))).collect();
+        assert_eq!(find_device_values(&module, find(&module, name)), Some(computed), "%{name}");
+    }
+    assert_eq!(find_device_values(&module, find(&module, "part")), None, "no integer");
+}
+
+#[test]
+fn a_value_that_depends_on_data_is_no_device_value() {
+    let module = parse(
+        "HloModule m, num_partitions=4
+
+ENTRY %main (p: s32[]) -> s32[] {
+  %p = s32[] parameter(0)
+  %id = u32[] partition-id()
+  %wide = s32[] convert(%id)
+  %sum = s32[] add(%p, %wide)
+  %is_less = pred[] compare(%p, %wide), direction=LT
+  ROOT %chosen = s32[] select(%is_less, %wide, %sum)
+}
+",
+    );
+    assert_eq!(find_device_values(&module, find(&module, "wide")), Some(vec![0, 1, 2, 3]));
+    for name in ["sum", "p", "is_less", "chosen"] {
         assert_eq!(find_device_values(&module, find(&module, name)), None, "%{name}");
     }
 }

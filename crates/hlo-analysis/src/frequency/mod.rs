@@ -19,10 +19,10 @@
 //!
 //! Cost: linear in the module, plus at most 50 million scalar ops, a fraction of a second.
 
-mod scalar;
 mod simulate;
 mod trace;
 
+use crate::scalar::Element;
 use crate::values::CallSite;
 use cranelift_entity::SecondaryMap;
 use hashbrown::HashMap;
@@ -30,7 +30,7 @@ use hlo_ir::attrs::Attrs;
 use hlo_ir::cost::known_trip_count;
 use hlo_ir::op::CalleeEntry;
 use hlo_ir::{CompId, InstId, Module};
-use scalar::Element;
+
 use simulate::{Budget, MAX_ITERATIONS, Slice, UnknownStart, linear_trip_count};
 use trace::{Expr, ExprId, Tracer};
 

@@ -4,8 +4,8 @@
 //! after iteration from the initial values alone. An induction variable with a constant step that is compared with a constant needs no
 //! iterations at all: [`linear_trip_count`].
 
-use super::scalar::{Element, ScalarOp, as_number, int_range};
 use super::trace::{Expr, ExprId, Tracer};
+use crate::scalar::{Element, ScalarOp, as_number, int_range};
 use hashbrown::HashMap;
 use hlo_ir::attrs::Comparison;
 use hlo_ir::{InstId, Opcode};

@@ -7,7 +7,7 @@
 //!
 //! Out of a computation with several call sites a value is followed only if all of them give the same constant.
 
-use super::scalar::{Element, ScalarOp, constant, is_reshaping, single};
+use crate::scalar::{Element, ScalarOp, constant, is_reshaping, single};
 use crate::values::{CallSite, CallSites, InstLeaf, LeafSource, Through, argument, condition_and_body, source_of_leaf};
 use cranelift_entity::{PrimaryMap, entity_impl};
 use hashbrown::HashMap;

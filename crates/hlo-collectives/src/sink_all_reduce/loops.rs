@@ -1,8 +1,13 @@
 //! All-reduces whose results a loop only adds up are done once, on the local sum, after the loop.
 //!
 //! `carry = carry + AR(g)` in every iteration from `init` gives `init + AR(g₁) + AR(g₂) + …`, which is `init + AR(g₁ + g₂ + …)`. So the loop
-//! accumulates `g` from zero and the all-reduce of the accumulator, plus `init` if that is not zero, stands behind the loop. A scaling by
-//! a constant between all-reduce and sum stays in the loop.
+//! accumulates `g` from zero and the all-reduce of the accumulator, plus `init` if that is not zero, stands behind the loop. What stands
+//! between all-reduce and sum stays in the loop: rearrangements, and scalings by a number that is the same on the devices of a group
+//! in each iteration, such as a loss scale, the weight of a microbatch or a sum over the devices.
+//!
+//! A partitioner writes `carry = AR(select(is_first, carry, 0) + g)` where it adds into a table that all devices have, as in a
+//! scatter: one device of each group hands the carry on, and the sum gives it to all. There the loop accumulates on each device, from
+//! `init` on that one device and zero on the others, and the all-reduce stands behind it ([`handed_on`]).
 //!
 //! The devices of a group run the loop equally often, as they met in its all-reduce before, so they meet behind it too. The initial value
 //! may differ between them: each adds its own, as before.
@@ -14,7 +19,11 @@
 //! An all-reduce that is converted before it is added up is done in the accumulator's type. For integers that are converted to
 //! the same or fewer bits this is exact, as both wrap. Floating-point numbers that are converted to more bits are then rounded once an
 //! iteration on each device, and the sum over the devices has the accumulator's precision: another result, so it must be asked for.
+//!
+//! A sum that is scaled by an infinite number, or divided by zero, is infinite; parts of it that have two signs are then no number.
 
+use super::branches::IsEqual;
+use super::handed_on::{self, HandedOn};
 use cranelift_entity::EntitySet;
 use hlo_analysis::code::{code_computations, pinned_by_control};
 use hlo_analysis::values::{CallSites, condition_and_body, tuple_elements, tuple_index};
@@ -29,6 +38,9 @@ use hlo_spmd::{
     AllReduce, CollectiveChange, Rewrite, Splat, array, check_free, find_all_reduce, find_scaling, find_splat,
     is_floating,
 };
+
+/// Most instructions between an all-reduce and the sum of a loop.
+const MAX_STEPS: usize = 64;
 
 /// A loop in a form that is looked into.
 struct Loop {
@@ -49,10 +61,27 @@ struct Loop {
 struct Accumulator {
     index: usize,
     all_reduces: Vec<AllReduce>,
+    /// How the element goes into the all-reduce, if it is not added to the result.
+    handed_on: Option<HandedOn>,
 }
 
-/// Takes all-reduces out of the loops that the entry reaches; how many.
-pub(crate) fn take_out_of_loops(module: &mut Module, reassoc: bool, report: &mut PassReport) -> Result<u64, PassError> {
+/// What is looked at in the body of a loop.
+pub(super) struct Body<'a> {
+    pub(super) module: &'a Module,
+    pub(super) users: &'a UserMap,
+    pub(super) pinned: &'a EntitySet<InstId>,
+    /// Whether sums may be done in a wider floating-point type.
+    reassoc: bool,
+    pub(super) is_equal: IsEqual<'a>,
+}
+
+/// Takes all-reduces out of the loops that the entry reaches; how many. `is_equal` holds for the module as it is.
+pub(super) fn take_out_of_loops(
+    module: &mut Module,
+    reassoc: bool,
+    is_equal: IsEqual<'_>,
+    report: &mut PassReport,
+) -> Result<u64, PassError> {
     let sites = CallSites::find(module, module.post_order());
     let mut n_taken_out = 0;
     for comp in code_computations(module) {
@@ -62,7 +91,9 @@ pub(crate) fn take_out_of_loops(module: &mut Module, reassoc: bool, report: &mut
             }
             let users = module.users();
             let Some(found) = find_loop(module, &users, inst, &sites) else { continue };
-            let accumulators = find_accumulators(module, &users, &found, reassoc);
+            let pinned = pinned_by_control(module, found.body);
+            let body = Body { module, users: &users, pinned: &pinned, reassoc, is_equal };
+            let accumulators = find_accumulators(&body, &found);
             n_taken_out += accumulators.iter().map(|a| a.all_reduces.len() as u64).sum::<u64>();
             if !accumulators.is_empty() {
                 take_out(module, &users, &found, &accumulators, report)?;
@@ -101,70 +132,105 @@ fn find_loop(module: &Module, users: &UserMap, inst: InstId, sites: &CallSites) 
     Some(Loop { inst, comp, body, init, root, reads, decides })
 }
 
-fn find_accumulators(module: &Module, users: &UserMap, found: &Loop, reassoc: bool) -> Vec<Accumulator> {
-    let pinned = pinned_by_control(module, found.body);
+fn find_accumulators(body: &Body<'_>, found: &Loop) -> Vec<Accumulator> {
+    let module = body.module;
     let operands = module.inst(found.root).operands.iter().enumerate();
     let accumulators = operands.filter(|(index, _)| !found.decides.get(*index).copied().unwrap_or(true));
     let mut taken: EntitySet<InstId> = EntitySet::new();
     accumulators
         .filter_map(|(index, &sum)| {
-            let all_reduces = find_terms(module, users, (&pinned, reassoc), found.reads.get(index)?, sum)?;
-            all_reduces.iter().all(|a| taken.insert(a.inst)).then_some(Accumulator { index, all_reduces })
+            let reads = found.reads.get(index)?;
+            let accumulator = match body.find_terms(reads, sum) {
+                Some(all_reduces) => Accumulator { index, all_reduces, handed_on: None },
+                None => {
+                    let init = *module.inst(found.init).operands.get(index)?;
+                    let (all_reduce, handed_on) = handed_on::find(body, reads, sum)?;
+                    // A loop that never runs gives every device its own.
+                    let is_shared = (body.is_equal)(init, &all_reduce.groups);
+                    is_shared.then(|| Accumulator {
+                        index,
+                        all_reduces: vec![all_reduce],
+                        handed_on: Some(handed_on),
+                    })?
+                }
+            };
+            accumulator.all_reduces.iter().all(|a| taken.insert(a.inst)).then_some(accumulator)
         })
         .collect()
 }
 
-/// The all-reduces that `sum` adds to the element read by `reads`; none if it does anything else.
-fn find_terms(
-    module: &Module,
-    users: &UserMap,
-    (pinned, reassoc): (&EntitySet<InstId>, bool),
-    reads: &[InstId],
-    sum: InstId,
-) -> Option<Vec<AllReduce>> {
-    let shape = array(module, sum)?;
-    let (mut n_carries, mut all_reduces) = (0, Vec::<AllReduce>::new());
-    let mut work = vec![sum];
-    while let Some(term) = work.pop() {
-        // Whatever is in the sum must be used by the sum alone, and each read of the element is such a term.
-        let same_type = array(module, term).is_some_and(|s| s.same_type(shape));
-        if users[term].len() != 1 || !same_type || check_free(module, term, pinned).is_err() {
-            return None;
-        }
-        if module.inst(term).opcode == Opcode::Add {
-            work.extend(module.inst(term).operands.iter().copied());
-        } else if reads.contains(&term) {
-            n_carries += 1;
-        } else {
-            let all_reduce = find_converted_sum(module, users, (pinned, reassoc), term)?;
-            if all_reduces.first().is_some_and(|first| first.groups != all_reduce.groups) {
+impl Body<'_> {
+    /// The all-reduces that `sum` adds to the element read by `reads`; none if it does anything else.
+    fn find_terms(&self, reads: &[InstId], sum: InstId) -> Option<Vec<AllReduce>> {
+        let (module, users) = (self.module, self.users);
+        let shape = array(module, sum)?;
+        let (mut n_carries, mut all_reduces) = (0, Vec::<AllReduce>::new());
+        let mut work = vec![sum];
+        while let Some(term) = work.pop() {
+            // Whatever is in the sum must be used by the sum alone, and each read of the element is such a term.
+            let same_type = array(module, term).is_some_and(|s| s.same_type(shape));
+            if users[term].len() != 1 || !same_type || check_free(module, term, self.pinned).is_err() {
                 return None;
             }
-            all_reduces.push(all_reduce);
+            if module.inst(term).opcode == Opcode::Add {
+                work.extend(module.inst(term).operands.iter().copied());
+            } else if reads.contains(&term) {
+                n_carries += 1;
+            } else {
+                let all_reduce = self.find_linear_sum(term, MAX_STEPS)?;
+                if all_reduces.first().is_some_and(|first| first.groups != all_reduce.groups) {
+                    return None;
+                }
+                all_reduces.push(all_reduce);
+            }
         }
+        let all_reads = reads.iter().map(|&r| users[r].len()).sum::<usize>();
+        (n_carries == 1 && all_reads == 1 && !all_reduces.is_empty()).then_some(all_reduces)
     }
-    let all_reads = reads.iter().map(|&r| users[r].len()).sum::<usize>();
-    (n_carries == 1 && all_reads == 1 && !all_reduces.is_empty()).then_some(all_reduces)
-}
 
-/// The all-reduce by addition that `term` is, or scales by a constant, in its own type or converted from one in which the sum may
-/// be done later.
-fn find_converted_sum(
-    module: &Module,
-    users: &UserMap,
-    (pinned, reassoc): (&EntitySet<InstId>, bool),
-    term: InstId,
-) -> Option<AllReduce> {
-    let instruction = module.inst(term);
-    if instruction.opcode != Opcode::Convert {
-        return find_scaled_sum(module, users, pinned, term);
+    /// The all-reduce by addition of which `term`, a value with one user, is a linear function that is the same on all devices of a
+    /// group: rearrangements, scalings, and conversions to a type in which the sum may be done later. At most `n_steps` of them.
+    fn find_linear_sum(&self, term: InstId, n_steps: usize) -> Option<AllReduce> {
+        if let Some(all_reduce) = self.find_sum(term) {
+            return Some(all_reduce);
+        }
+        check_free(self.module, term, self.pinned).ok()?;
+        let n_left = n_steps.checked_sub(1)?;
+        self.linear_operands(term).into_iter().filter(|(next, _)| self.users[*next].len() == 1).find_map(
+            |(next, scale)| {
+                let all_reduce = self.find_linear_sum(next, n_left)?;
+                scale.is_none_or(|scale| (self.is_equal)(scale, &all_reduce.groups)).then_some(all_reduce)
+            },
+        )
     }
-    let &operand = instruction.operands.first()?;
-    let is_alone = users[operand].len() == 1;
-    let (from, to) = (array(module, operand)?.dtype, array(module, term)?.dtype);
-    (is_alone && (narrows(from, to) || (reassoc && widens(from, to))))
-        .then(|| find_scaled_sum(module, users, pinned, operand))
-        .flatten()
+
+    /// The all-reduce by addition that an instruction is.
+    pub(super) fn find_sum(&self, inst: InstId) -> Option<AllReduce> {
+        let found = find_all_reduce(self.module, inst, self.pinned).ok().flatten();
+        found.filter(|all_reduce| all_reduce.reducer == Some(Monoid::Add))
+    }
+
+    /// The operands that `inst` rearranges, converts or scales, each with the scalar that scales it if that is no constant.
+    fn linear_operands(&self, inst: InstId) -> Vec<(InstId, Option<InstId>)> {
+        let module = self.module;
+        let instruction = module.inst(inst);
+        let Some(&first) = instruction.operands.first() else { return Vec::new() };
+        if [Opcode::Transpose, Opcode::Reshape, Opcode::Copy].contains(&instruction.opcode) {
+            return vec![(first, None)];
+        }
+        if instruction.opcode == Opcode::Convert {
+            let [Some(from), Some(to)] = [first, inst].map(|inst| array(module, inst).map(|shape| shape.dtype)) else {
+                return Vec::new();
+            };
+            let is_exact = narrows(from, to) || (self.reassoc && widens(from, to));
+            return is_exact.then_some((first, None)).into_iter().collect();
+        }
+        let scaled = instruction.operands.iter().filter_map(|&value| match find_scaling(module, inst, value)?.splat {
+            Splat::Scalar(scalar) => Some((value, Some(scalar))),
+            Splat::Value(_) => Some((value, None)),
+        });
+        scaled.collect()
+    }
 }
 
 /// Whether sums of integers that wrap are the same before and after a conversion.
@@ -178,19 +244,6 @@ fn widens(from: DType, to: DType) -> bool {
     let is_wide = |t: DType| matches!(t, DType::F32 | DType::F64);
     let is_narrow = |t: DType| matches!(t, DType::BF16 | DType::F16);
     (is_narrow(from) && is_wide(to)) || (from == DType::F32 && to == DType::F64)
-}
-
-/// The all-reduce by addition that `term` is, or scales by a constant.
-fn find_scaled_sum(module: &Module, users: &UserMap, pinned: &EntitySet<InstId>, term: InstId) -> Option<AllReduce> {
-    let sum = |inst| find_all_reduce(module, inst, pinned).ok().flatten().filter(|a| a.reducer == Some(Monoid::Add));
-    if let Some(all_reduce) = sum(term) {
-        return Some(all_reduce);
-    }
-    let operands = module.inst(term).operands.iter();
-    operands.filter(|&&operand| users[operand].len() == 1).find_map(|&operand| {
-        let scaling = find_scaling(module, term, operand)?;
-        matches!(scaling.splat, Splat::Value(_)).then(|| sum(operand)).flatten()
-    })
 }
 
 /// Lets the body accumulate what it reduced, and reduces the accumulators behind the loop.
@@ -211,6 +264,9 @@ fn take_out(
         for all_reduce in &accumulator.all_reduces {
             told.collectives.push(CollectiveChange::removed(module, all_reduce.inst, "ran in every iteration"));
             inside.redirect(all_reduce.inst, all_reduce.operand);
+        }
+        if let Some(handed_on) = &accumulator.handed_on {
+            inside.redirect(handed_on.choice, handed_on.carried);
         }
         if let Some(deferred) = reduce_after(module, users, &mut outside, found, accumulator, &mut start) {
             told.collectives.push(CollectiveChange::inserted(
@@ -273,7 +329,10 @@ fn reduce_after(
     let local = outside.add(module, exit, what, shape.clone(), &[found.inst], read);
     let deferred = outside.add(module, first.inst, (&hint, Opcode::AllReduce), shape.clone(), &[local], attrs);
     let mut result = deferred;
-    if !find_splat(module, init).is_some_and(Splat::is_zero) {
+    let from_zero = find_splat(module, init).is_some_and(Splat::is_zero);
+    if let (false, Some(handed_on)) = (from_zero, &accumulator.handed_on) {
+        start[accumulator.index] = handed_on.on_one_device(module, outside, init)?;
+    } else if !from_zero {
         let zeros = array(module, init)?.clone();
         let zero = if is_floating(&zeros) { Scalar::Float(0.0) } else { Scalar::Int(0) };
         start[accumulator.index] = outside.splat(module, "zero", zero, &zeros);

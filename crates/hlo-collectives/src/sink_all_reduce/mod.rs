@@ -33,12 +33,14 @@
 //! for fewer bits. **Errors**: none.
 
 mod branches;
+mod handed_on;
 mod joins;
-pub(crate) mod loops;
+mod loops;
 
 use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
+use hlo_analysis::values::condition_and_body;
 use hlo_ir::module::UserMap;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{CompId, InstId, Module, Opcode};
@@ -108,7 +110,7 @@ impl Pass for SinkAllReduce {
             }
             n_moved += n_now;
             if self.loops {
-                let n_out = loops::take_out_of_loops(module, self.reassoc, cx.report)?;
+                let n_out = self.take_out_of_loops(module, (n_now + n_moved + n_taken_out) > 0, cx)?;
                 n_taken_out += n_out;
                 n_now += n_out;
             }
@@ -144,6 +146,20 @@ impl SinkAllReduce {
         }
         let replication = cx.analyses.replication(module);
         branches::branch_in(module, comp, &|value, groups| replication.is_equal_within(value, 0, groups), cx.report)
+    }
+
+    /// Takes all-reduces out of loops; how many.
+    fn take_out_of_loops(&self, module: &mut Module, has_changed: bool, cx: &mut PassCx<'_>) -> Result<u64, PassError> {
+        let insts = code_computations(module).into_iter().flat_map(|comp| &module.comp(comp).insts);
+        if !insts.into_iter().any(|&inst| condition_and_body(module, inst).is_some()) {
+            return Ok(0);
+        }
+        if has_changed {
+            cx.analyses.invalidate(Preserved::NONE);
+        }
+        let replication = cx.analyses.replication(module);
+        let is_equal = |value: InstId, groups: &[Vec<u32>]| replication.is_equal_within(value, 0, groups);
+        loops::take_out_of_loops(module, self.reassoc, &is_equal, cx.report)
     }
 }
 

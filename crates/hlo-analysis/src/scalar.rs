@@ -1,4 +1,4 @@
-//! Arithmetic on single elements: what a trip count or a branch depends on is a handful of scalar integer ops.
+//! Arithmetic on single elements: what a trip count, a branch or a device's offset depends on is a handful of scalar integer ops.
 //!
 //! The meaning of an op comes from the op table's evaluator column. Elements are `pred`,
 //! integers, `f32` and `f64`; whatever else an op may be is not followed.
@@ -12,7 +12,7 @@ use hlo_ir::{DType, InstId, Module, NumberClass, Opcode};
 
 /// One element. Integers are sign- or zero-extended to 64 bits, `pred` is 0 or 1, `u64` keeps its bits.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Element {
+pub enum Element {
     /// Of `pred` or an integer type.
     Int(i64),
     /// Of `f32` or `f64`.
@@ -21,7 +21,7 @@ pub(super) enum Element {
 
 /// An op on elements, with the types that it goes from and to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ScalarOp {
+pub struct ScalarOp {
     opcode: Opcode,
     rule: ScalarRule,
     /// Type of the last operand, by which the others are read.
@@ -41,7 +41,7 @@ enum ScalarRule {
 }
 
 /// Whether elements of the type are followed.
-pub(super) fn is_followed(dtype: DType) -> bool {
+pub fn is_followed(dtype: DType) -> bool {
     match dtype.class() {
         NumberClass::Pred | NumberClass::Signed | NumberClass::Unsigned => true,
         NumberClass::Float => matches!(dtype, DType::F32 | DType::F64),
@@ -50,19 +50,24 @@ pub(super) fn is_followed(dtype: DType) -> bool {
 }
 
 /// The element type of an array of one element, if such elements are followed.
-pub(super) fn single(module: &Module, inst: InstId) -> Option<DType> {
+pub fn single(module: &Module, inst: InstId) -> Option<DType> {
     let array = module.shape(inst).as_array()?;
     (array.n_elems() == 1 && is_followed(array.dtype)).then_some(array.dtype)
 }
 
 /// The element of a constant of one element.
-pub(super) fn constant(module: &Module, inst: InstId) -> Option<Element> {
+pub fn constant(module: &Module, inst: InstId) -> Option<Element> {
     let Attrs::Constant(value) = &module.inst(inst).attrs else { return None };
     let hlo_ir::ConstantValue::Array(literal) = &**value else { return None };
     if literal.n_elems() != 1 || !is_followed(literal.dtype()) {
         return None;
     }
-    match literal.get(0)? {
+    element(literal.get(0)?)
+}
+
+/// A scalar as an element; `None` for complex ones.
+pub fn element(scalar: Scalar) -> Option<Element> {
+    match scalar {
         Scalar::Pred(x) => Some(Element::Int(x.into())),
         Scalar::Int(x) => Some(Element::Int(x)),
         Scalar::Uint(x) => Some(Element::Int(x as i64)),
@@ -72,7 +77,7 @@ pub(super) fn constant(module: &Module, inst: InstId) -> Option<Element> {
 }
 
 /// Whether an instruction only gives its one element another shape.
-pub(super) fn is_reshaping(module: &Module, inst: InstId) -> bool {
+pub fn is_reshaping(module: &Module, inst: InstId) -> bool {
     let instruction = module.inst(inst);
     let moves = match instruction.opcode.row().eval {
         EvalRule::Routine(EvalRoutine::Structure(routine)) => routine == StructureRoutine::Identity,
@@ -136,7 +141,7 @@ fn is_permutation(routine: ShapingRoutine) -> bool {
 
 impl ScalarOp {
     /// What an instruction does to single elements; `None` where that is not followed.
-    pub(super) fn of(module: &Module, inst: InstId) -> Option<ScalarOp> {
+    pub fn of(module: &Module, inst: InstId) -> Option<ScalarOp> {
         let instruction = module.inst(inst);
         let to = single(module, inst)?;
         let from = single(module, *instruction.operands.last()?)?;
@@ -159,12 +164,12 @@ impl ScalarOp {
     }
 
     /// The opcode.
-    pub(super) fn opcode(&self) -> Opcode {
+    pub fn opcode(&self) -> Opcode {
         self.opcode
     }
 
     /// The direction of an integer comparison.
-    pub(super) fn as_compare(&self) -> Option<Comparison> {
+    pub fn as_compare(&self) -> Option<Comparison> {
         match self.rule {
             ScalarRule::Compare(direction) if !self.from.is_float() => Some(direction),
             ScalarRule::Compare(_)
@@ -178,12 +183,12 @@ impl ScalarOp {
     }
 
     /// The element type of the operands.
-    pub(super) fn operand_type(&self) -> DType {
+    pub fn operand_type(&self) -> DType {
         self.from
     }
 
     /// The result; `None` where the op has no meaning for the type.
-    pub(super) fn apply(&self, args: &[Element]) -> Option<Element> {
+    pub fn apply(&self, args: &[Element]) -> Option<Element> {
         match (self.rule, args) {
             (ScalarRule::Unary(fns), &[x]) => unary(fns, x, self.from, self.to),
             (ScalarRule::Binary(fns), &[x, y]) => binary(fns, x, y, self.from, self.to),
@@ -217,13 +222,13 @@ impl ScalarOp {
 }
 
 /// Width and sign of an integer type; `pred` counts as one unsigned bit.
-pub(super) fn int_type(dtype: DType) -> IntType {
+pub fn int_type(dtype: DType) -> IntType {
     let bits = if dtype == DType::Pred { 1 } else { dtype.bits() };
     IntType { bits, is_signed: is_signed(dtype) }
 }
 
 /// The smallest and the largest value of an integer type.
-pub(super) fn int_range(dtype: DType) -> (i128, i128) {
+pub fn int_range(dtype: DType) -> (i128, i128) {
     let t = int_type(dtype);
     match t.is_signed {
         true => (-(1i128 << (t.bits - 1)), (1i128 << (t.bits - 1)) - 1),
@@ -232,7 +237,7 @@ pub(super) fn int_range(dtype: DType) -> (i128, i128) {
 }
 
 /// An integer element as a number.
-pub(super) fn as_number(x: i64, dtype: DType) -> i128 {
+pub fn as_number(x: i64, dtype: DType) -> i128 {
     if is_signed(dtype) { x.into() } else { (x as u64).into() }
 }
 
