@@ -17,6 +17,7 @@ mod context;
 mod cost;
 mod finding;
 mod follow;
+mod gathered;
 mod slices;
 mod state;
 

@@ -81,7 +81,9 @@ pub(crate) fn find_slices(cx: &AuditCx<'_>, value: ValueId, groups: &[Vec<u32>])
                     open.extend(seen.insert(next).then_some(next));
                 }
                 User::Op { inst, operand } => {
-                    if only_moves(cx, inst) || cx.module.inst(inst).opcode == Opcode::Convert {
+                    // Ops on elements are done on the slices: one after the other, as the pass that repairs it does them.
+                    let computes = is_of_elements(cx, inst) && cx.values.uses[value].len() == 1;
+                    if only_moves(cx, inst) || cx.module.inst(inst).opcode == Opcode::Convert || computes {
                         let next = cx.values.of(inst)?;
                         open.extend(seen.insert(next).then_some(next));
                     } else {
@@ -92,6 +94,14 @@ pub(crate) fn find_slices(cx: &AuditCx<'_>, value: ValueId, groups: &[Vec<u32>])
         }
     }
     (!found.slices.is_empty() && found.share <= 0.5).then_some(found)
+}
+
+/// Whether an instruction computes each element from those of arrays of the same dims at the same place, or from single numbers.
+fn is_of_elements(cx: &AuditCx<'_>, inst: InstId) -> bool {
+    let instruction = cx.module.inst(inst);
+    let dims = |inst: InstId| cx.module.shape(inst).as_array().map(|array| array.dims.as_slice());
+    let is_alike = |&operand: &InstId| dims(operand).is_some_and(|of| of.is_empty() || Some(of) == dims(inst));
+    instruction.opcode.is_elementwise() && instruction.opcode.is_pure() && instruction.operands.iter().all(is_alike)
 }
 
 impl Slices {

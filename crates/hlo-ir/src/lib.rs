@@ -13,6 +13,7 @@ pub mod devices;
 pub mod diag;
 pub mod dtype;
 pub mod edit;
+pub mod expand;
 pub mod factors;
 pub mod float;
 pub mod groups;

@@ -6,6 +6,7 @@
 
 mod assign_mesh_layout;
 mod error;
+mod expand_batch_norms;
 mod mesh;
 mod mesh_layout;
 mod prices;
@@ -24,6 +25,7 @@ use hlo_pass::PassInfo;
 /// The passes of this crate.
 pub const PASSES: &[&PassInfo] = &[
     &assign_mesh_layout::INFO,
+    &expand_batch_norms::INFO,
     &propagate_shardings::INFO,
     &spmd_partition::INFO,
     &strategies::APPLY,

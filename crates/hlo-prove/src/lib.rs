@@ -21,6 +21,7 @@ mod ids;
 mod indexed;
 mod members;
 mod movement;
+mod norms;
 mod proof;
 mod prover;
 mod reduction;

@@ -8,6 +8,7 @@ use crate::effects::{ChangedEffect, changed_effects, first_effect, has_effects};
 use crate::elementwise::Freedom;
 use crate::functions::SEEN;
 use crate::global::{self, Layouts};
+use crate::norms;
 use crate::prover::{Prover, Side};
 use crate::rules::{Rule, Rules};
 use crate::term::Node;
@@ -107,8 +108,9 @@ impl Proof {
     }
 
     /// Takes over what another run of the proof, with more freedom, proves besides, and its reasons for what it does not. `is_exact`:
-    /// whether it uses no rules for exact numbers. `has_reasons`: whether its reasons are of the loops as they stand.
-    fn improve(&mut self, freer: Proof, is_exact: bool, has_reasons: bool) {
+    /// whether it uses no rules for exact numbers. `has_reasons`: whether its reasons are of the loops as they stand. `also`: the rules by
+    /// which the modules were rewritten before it.
+    fn improve(&mut self, freer: Proof, is_exact: bool, has_reasons: bool, also: Rules) {
         let used = freer.outputs.iter().fold(freer.effects.modulo, |rules, output| rules | output.modulo);
         let some = if used == Rules::NONE { Rules::of(Rule::SumFlattens) } else { used };
         for (output, mut found) in self.outputs.iter_mut().zip(freer.outputs) {
@@ -119,12 +121,18 @@ impl Proof {
                 // Without the rules for exact numbers it was not proved, so it rests on some of them.
                 found.modulo = some;
             }
+            if found.verdict == Verdict::Proved {
+                found.modulo = found.modulo | also;
+            }
             *output = found;
         }
         if self.effects.verdict == Verdict::Unknown && (freer.effects.verdict == Verdict::Proved || has_reasons) {
             self.effects = freer.effects;
             if self.effects.verdict == Verdict::Proved && self.effects.modulo == Rules::NONE && !is_exact {
                 self.effects.modulo = some;
+            }
+            if self.effects.verdict == Verdict::Proved {
+                self.effects.modulo = self.effects.modulo | also;
             }
         }
         self.n_terms = self.n_terms.max(freer.n_terms);
@@ -243,6 +251,8 @@ fn prove_freely(
     };
     let mut known: Option<Proof> = None;
     let mut certificate = Certificate::default();
+    // The instructions that a certificate names are those of the modules as they are.
+    let expanded = if is_certified { None } else { norms::expand_all(before, after) };
     // Loops that are cut otherwise come last: to look for them takes longer. Certificates do not speak of them.
     let cuts = if !is_certified && has_loops(before) && after.iter().any(|module| has_loops(module)) { 2 } else { 1 };
     let attempts =
@@ -252,14 +262,21 @@ fn prove_freely(
         prover.cuts_otherwise = cuts_otherwise;
         prover.arrays.terms.deadline = Deadline::at(options.deadline);
         prover.trace = is_certified.then(Trace::default);
-        let proof = prove_with(&mut prover, before, after, options, is_global)?;
+        let rewritten = expanded.as_deref().and_then(<[Module]>::split_first).filter(|_| freedom != Freedom::Exact);
+        let (proof, also) = match rewritten {
+            Some((before, after)) => {
+                let after: Vec<&Module> = after.iter().collect();
+                (prove_with(&mut prover, before, &after, options, is_global)?, Rules::of(Rule::BatchNormIsSums))
+            }
+            None => (prove_with(&mut prover, before, after, options, is_global)?, Rules::NONE),
+        };
         if is_certified {
             let modules: Vec<&Module> = std::iter::once(before).chain(after.iter().copied()).collect();
             certificate = crate::certificate::certificate(&mut prover, &modules);
         }
         let is_done = match &mut known {
             Some(known) => {
-                known.improve(proof, freedom == Freedom::Exact, !cuts_otherwise);
+                known.improve(proof, freedom == Freedom::Exact, !cuts_otherwise, also);
                 known
             }
             None => known.insert(proof),

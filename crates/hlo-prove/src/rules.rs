@@ -43,6 +43,7 @@ pub enum Rule {
     RowSums,
     WindowSums,
     ZeroProduct,
+    BatchNormIsSums,
     Tiles,
 }
 
@@ -292,6 +293,13 @@ pub const RULES: &[RuleText] = &[
         name: "zero-product",
         statement: "x * 0 = 0 within a sum, for a finite x",
         source: "numbers that are finite",
+        is_exact: false,
+    },
+    RuleText {
+        rule: Rule::BatchNormIsSums,
+        name: "batch-norm-is-sums",
+        statement: "a batch norm in training is (x - mean) / sqrt(variance + epsilon) * scale + offset, with the mean and the variance of each feature; its gradients are those of that",
+        source: "Ioffe and Szegedy 2015, Batch Normalization, section 3",
         is_exact: false,
     },
     RuleText {

@@ -3,7 +3,7 @@
 //! A per-device program is one that every device runs on its own part of the data, with collectives where devices exchange
 //! data. Pass families may not import each other, so what two of them need to read or write such programs stands here:
 //!
-//! - what a number is on each device: [`find_device_values`];
+//! - what a number is on each device: [`find_device_values`], and values that some devices hold alone: [`find_masked`];
 //! - what a collective does, however it is written: [`find_all_reduce`];
 //! - what keeps a pass from changing an instruction: [`check_free`], [`Obstacle`];
 //! - the scalar that an array repeats, and scalings by it: [`find_splat`], [`find_scaling`];
@@ -27,6 +27,7 @@ mod error;
 mod format;
 mod group_attrs;
 mod grouping;
+mod masked;
 mod obstacle;
 pub mod packing;
 mod rebuild;
@@ -47,6 +48,7 @@ pub use error::SpmdError;
 pub use format::{DimRun, EvenSplit, ShardFormat, local_shape};
 pub use group_attrs::{ChannelIds, GroupAttrs};
 pub use grouping::{Grouping, groupings};
+pub use masked::{Masked, find_masked};
 pub use obstacle::Obstacle;
 pub use packing::Packing;
 pub use rebuild::{is_broadcast, is_rebuilt};

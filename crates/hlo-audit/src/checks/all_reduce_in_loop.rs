@@ -6,6 +6,12 @@
 //!        %next = f32[64,32] add(%accumulator, %sum)
 //! ```
 //! The sum of sums is the sum of what the devices added up by themselves, so the all-reduce need not run in every iteration.
+//! The same holds where one device of each group puts what is carried into the sum, as partitioners write a scatter into a table:
+//! ```text
+//! body:  %base = f32[64,32] select(%is_other, %zeros, %accumulator)
+//!        %local = f32[64,32] scatter(%base, %places, %rows), to_apply=%add
+//!        %next = f32[64,32] all-reduce(%local), replica_groups={{0,1,2,3}}, to_apply=%add
+//! ```
 //!
 //! **Cost**: all runs but one for each time that the loop runs.
 //!
@@ -18,9 +24,9 @@
 use crate::collective::{Collective, SMALL_BYTES};
 use crate::context::AuditCx;
 use crate::finding::{CheckInfo, Finding, Level};
-use crate::follow::{Next, next, next_of_use, only_moves};
+use crate::follow::{MAX_STEPS, Next, next, next_of_use, only_moves};
 use hlo_analysis::values::{ValueId, condition_and_body};
-use hlo_ir::monoid::Monoid;
+use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{InstId, Opcode};
 use indexmap::IndexMap;
 
@@ -78,6 +84,7 @@ fn accumulating_loop(cx: &AuditCx<'_>, collective: &Collective, value: ValueId) 
     let (mut at, mut wider) = (value, 1.0);
     loop {
         match next(&cx.values, at)? {
+            Next::Carry(carried) if at == value => return Some((hands_on(cx, collective, carried)?, wider)),
             Next::Carry(carried) => return Some((only_accumulates(cx, carried, &sums)?, wider)),
             Next::Op(inst, operand) => {
                 if cx.module.inst(inst).opcode == Opcode::Add {
@@ -117,12 +124,42 @@ pub(super) fn scales(cx: &AuditCx<'_>, collective: &Collective, inst: InstId, op
 
 /// The loop, if its only use of what it carries is one of these sums.
 fn only_accumulates(cx: &AuditCx<'_>, carried: ValueId, sums: &[InstId]) -> Option<InstId> {
+    let (the_loop, inst) = only_op(cx, carried)?;
+    sums.contains(&inst).then_some(the_loop)
+}
+
+/// The loop, if the only use of what it carries is that one device of each group adds it to what is summed.
+fn hands_on(cx: &AuditCx<'_>, collective: &Collective, carried: ValueId) -> Option<InstId> {
+    let (the_loop, mut inst) = only_op(cx, carried)?;
+    let masked = hlo_spmd::find_masked(cx.module, inst)?;
+    if !masked.is_held_once(&collective.members.groups) {
+        return None;
+    }
+    for _ in 0..MAX_STEPS {
+        let Next::Op(user, operand) = next(&cx.values, cx.values.of(inst)?)? else { return None };
+        if user == collective.inst {
+            return Some(the_loop);
+        }
+        let instruction = cx.module.inst(user);
+        let adds = || {
+            let reducer = cx.module.called(user).first().and_then(|&comp| find_monoid(cx.module, comp));
+            operand == 0 && reducer == Some(Monoid::Add)
+        };
+        let is_sum = [Opcode::Add, Opcode::Copy].contains(&instruction.opcode);
+        let is_scatter = instruction.opcode == Opcode::Scatter && instruction.operands.len() == 3 && adds();
+        inst = (is_sum || is_scatter).then_some(user)?;
+    }
+    None
+}
+
+/// The loop that carries a value, and the only op in it that takes the value.
+fn only_op(cx: &AuditCx<'_>, carried: ValueId) -> Option<(InstId, InstId)> {
     let the_loop = cx.values.inst(carried);
     let (condition, body) = condition_and_body(cx.module, the_loop)?;
     let mut uses = cx.values.uses[carried].iter().filter(|u| u.comp == body || u.comp == condition);
     let (only, None) = (uses.next()?, uses.next()) else { return None };
     match next_of_use(&cx.values, only)? {
-        Next::Op(inst, _) if sums.contains(&inst) => Some(the_loop),
-        Next::Op(..) | Next::Carry(_) => None,
+        Next::Op(inst, _) => Some((the_loop, inst)),
+        Next::Carry(_) => None,
     }
 }

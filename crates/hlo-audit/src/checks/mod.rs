@@ -6,11 +6,13 @@ mod collectives_in_flight;
 mod combinable_collectives;
 mod donation_missed;
 mod full_rematerialization;
+mod gathered_statistics;
 mod loop_invariant_collective;
 mod missing_all_reduce;
 mod one_device_collective;
 mod redundant_all_reduce;
 mod repeated_all_gather;
+mod repeated_work;
 mod replicated_state;
 mod sliced_all_gather;
 mod sliced_all_reduce;
@@ -26,6 +28,8 @@ pub const CHECKS: &[&CheckInfo] = &[
     &redundant_all_reduce::INFO,
     &sliced_all_gather::INFO,
     &full_rematerialization::INFO,
+    &repeated_work::INFO,
+    &gathered_statistics::INFO,
     &unused_collective::INFO,
     &added_all_reduces::INFO,
     &sliced_all_reduce::INFO,

@@ -5,7 +5,7 @@
 //! %sum = f32[64,32] all-reduce(%local), replica_groups={{0,1,2,3}}, to_apply=%add
 //! %shard = f32[16,32] dynamic-slice(%sum, %start, %zero), dynamic_slice_sizes={16,32}
 //! ```
-//! A reduce-scatter moves half of the bytes.
+//! A reduce-scatter moves half of the bytes. Between sum and slice there may be ops on single elements, such as a mean.
 //!
 //! **Cost**: half of the all-reduce where slices differ by device; where they are the same, the part that nobody reads.
 //!

@@ -266,7 +266,7 @@ fn take_out(
             inside.redirect(all_reduce.inst, all_reduce.operand);
         }
         if let Some(handed_on) = &accumulator.handed_on {
-            inside.redirect(handed_on.choice, handed_on.carried);
+            inside.redirect(handed_on.choice, handed_on.masked.value);
         }
         if let Some(deferred) = reduce_after(module, users, &mut outside, found, accumulator, &mut start) {
             told.collectives.push(CollectiveChange::inserted(

@@ -14,7 +14,7 @@
 //! **Why.** Kernels of elementwise operations and reductions are fused, and one thread order gives the same bits in each run.
 //! What is left is HLO that the evaluator and XLA judge.
 //!
-//! **What it does.** Sorts of long rows, `topk` and the custom call `TopK` ([`sort`]); batch norms ([`batch_norm`]); random bits of
+//! **What it does.** Sorts of long rows, `topk` and the custom call `TopK` ([`sort`]); batch norms ([`hlo_ir::expand`]); random bits of
 //! both algorithms, those of the evaluator ([`random`]); asynchronous pairs become the
 //! instruction that they begin ([`pairs`]); sums across devices of 8-bit floats and of integers that NCCL does not add are
 //! made in a wider type ([`promote`]); annotations of shardings, which mean nothing on one device, go.
@@ -25,13 +25,11 @@
 //! **Requires** nothing. **Ensures** the same results to the bit but for batch norms, whose sums are added up in another order. Of a sort
 //! whose comparator contradicts itself the result is some permutation. **Errors**: none.
 
-mod batch_norm;
 mod order;
 mod pairs;
 mod promote;
 mod random;
 mod sort;
-mod writer;
 
 use crate::lower::legalize::stepwise_computations;
 use cranelift_entity::EntitySet;
@@ -39,10 +37,10 @@ use hashbrown::{HashMap, HashSet};
 use hlo_analysis::Preserved;
 use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::diag::Entity;
+use hlo_ir::expand::{Writer, expand_batch_norm};
 use hlo_ir::op::{FactorRule, Flow};
 use hlo_ir::{CompId, DType, InstId, Module, Opcode};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use writer::Writer;
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -121,7 +119,7 @@ fn expanded(w: &mut Writer<'_>, inst: InstId) -> Option<InstId> {
     } else if [Opcode::TopK, Opcode::CustomCall].contains(&opcode) {
         sort::expand_topk(w, inst)
     } else if opcode.row().factors == FactorRule::BatchNorm {
-        batch_norm::expand(w, inst)
+        expand_batch_norm(w, inst)
     } else if opcode == Opcode::RngBitGenerator {
         random::expand(w, inst)
     } else if [Opcode::AllReduce, Opcode::ReduceScatter].contains(&opcode) {

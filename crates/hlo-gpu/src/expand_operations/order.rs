@@ -1,9 +1,9 @@
 //! What comes before what: the comparators of sorts.
 
-use super::writer::Writer;
 use crate::kernel::comparator_keys;
 use hashbrown::HashMap;
 use hlo_ir::attrs::{Attrs, Comparison, ParameterAttrs};
+use hlo_ir::expand::Writer;
 use hlo_ir::op::FactorRule;
 use hlo_ir::{CompId, ConstantValue, DType, InstId, Module, NumberClass, Opcode, Scalar};
 

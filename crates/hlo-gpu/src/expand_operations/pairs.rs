@@ -1,8 +1,8 @@
 //! Asynchronous pairs as one instruction each: the order of steps decides anyway what runs beside what.
 
-use super::writer::Writer;
 use hlo_ir::attrs::{AsyncAttrs, Attrs, CallAttrs};
 use hlo_ir::edit::Builder;
+use hlo_ir::expand::Writer;
 use hlo_ir::op::Flow;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 

@@ -1,8 +1,8 @@
 //! Reductions across devices of types that the library does not reduce, in a wider type that it does.
 
-use super::writer::Writer;
 use hlo_ir::attrs::Attrs;
 use hlo_ir::edit::Builder;
+use hlo_ir::expand::Writer;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{ArrayShape, DType, InstId, Opcode, Shape};
 

@@ -3,8 +3,8 @@
 //! [`hlo_ir::float::rng`] says which bits each algorithm gives: ThreeFry-2x32 and Philox-4x32 (Salmon et al., *Parallel Random Numbers:
 //! As Easy as 1, 2, 3*, SC 2011). Here every element computes the block that it is a word of, so that no element waits for another one.
 
-use super::writer::Writer;
 use hlo_ir::attrs::{Comparison, DimsAttrs, RngBitsAttrs};
+use hlo_ir::expand::Writer;
 use hlo_ir::float::rng::{Algorithm, pair_dim};
 use hlo_ir::{DType, Dims, InstId, NumberClass, Opcode, Scalar};
 
@@ -24,23 +24,23 @@ pub(super) fn expand(w: &mut Writer<'_>, draw: InstId) -> Option<InstId> {
     }
     let is_wide = bits.dtype.bits() == 64;
     let dims: Dims = bits.dims.iter().copied().collect();
-    let words: Vec<InstId> = (0..n_words).map(|k| w.word_of(state, k)).collect();
+    let words: Vec<InstId> = (0..n_words).map(|k| word_of(w, state, k)).collect();
     let (words, drawn) = match (algorithm, words.as_slice()) {
         (Algorithm::ThreeFry, &[key, counter]) => {
             let (drawn, n_blocks) = three_fry(w, (key, counter), is_wide, &dims);
-            let next = w.advanced(counter, n_blocks);
+            let next = advanced(w, counter, n_blocks);
             (vec![key, next], drawn)
         }
         (Algorithm::Default | Algorithm::Philox, &[key, low]) => {
             // The counter's missing high half is the key.
             let (drawn, n_blocks) = philox(w, key, (low, key), is_wide, n_elems);
-            let next = w.advanced(low, n_blocks);
+            let next = advanced(w, low, n_blocks);
             (vec![key, next], drawn)
         }
         (Algorithm::Default | Algorithm::Philox, &[key, low, high]) => {
             let (drawn, n_blocks) = philox(w, key, (low, high), is_wide, n_elems);
             let blocks = w.scalar(DType::U64, Scalar::Uint(n_blocks));
-            let (next, next_high) = w.sum_of_halves((low, high), blocks);
+            let (next, next_high) = sum_of_halves(w, (low, high), blocks);
             (vec![key, next, next_high], drawn)
         }
         _ => return None,
@@ -55,59 +55,47 @@ pub(super) fn expand(w: &mut Writer<'_>, draw: InstId) -> Option<InstId> {
     Some(w.tuple(&[next, drawn]))
 }
 
-impl Writer<'_> {
-    /// A word of the state, as a scalar.
-    fn word_of(&mut self, state: InstId, k: i64) -> InstId {
-        let word = self.slice(state, 0, (k, k + 1));
-        self.reshape(word, &[])
-    }
+/// A word of the state, as a scalar.
+fn word_of(w: &mut Writer<'_>, state: InstId, k: i64) -> InstId {
+    let word = w.slice(state, 0, (k, k + 1));
+    w.reshape(word, &[])
+}
 
-    /// A counter after so many blocks.
-    fn advanced(&mut self, counter: InstId, n_blocks: u64) -> InstId {
-        let blocks = self.scalar(DType::U64, Scalar::Uint(n_blocks));
-        self.each(Opcode::Add, &[counter, blocks])
-    }
+/// A counter after so many blocks.
+fn advanced(w: &mut Writer<'_>, counter: InstId, n_blocks: u64) -> InstId {
+    let blocks = w.scalar(DType::U64, Scalar::Uint(n_blocks));
+    w.each(Opcode::Add, &[counter, blocks])
+}
 
-    /// A number of 128 bits, as halves, and one of 64.
-    fn sum_of_halves(&mut self, (low, high): (InstId, InstId), more: InstId) -> (InstId, InstId) {
-        let sum = self.each(Opcode::Add, &[low, more]);
-        let overflows = self.compare(Comparison::Lt, sum, more);
-        let carry = self.convert(overflows, DType::U64);
-        (sum, self.each(Opcode::Add, &[high, carry]))
-    }
+/// A number of 128 bits, as halves, and one of 64.
+fn sum_of_halves(w: &mut Writer<'_>, (low, high): (InstId, InstId), more: InstId) -> (InstId, InstId) {
+    let sum = w.each(Opcode::Add, &[low, more]);
+    let overflows = w.compare(Comparison::Lt, sum, more);
+    let carry = w.convert(overflows, DType::U64);
+    (sum, w.each(Opcode::Add, &[high, carry]))
+}
 
-    fn splat_like(&mut self, like: InstId, value: u64) -> InstId {
-        let (dtype, dims) = (self.dtype(like), self.dims(like));
-        self.splat(dtype, &dims, Scalar::Uint(value))
-    }
+/// The low and the high word of numbers of 64 bits.
+fn halves(w: &mut Writer<'_>, array: InstId) -> [InstId; 2] {
+    let high = w.with(Opcode::ShiftRightLogical, array, 32);
+    [w.convert(array, DType::U32), w.convert(high, DType::U32)]
+}
 
-    fn with(&mut self, opcode: Opcode, array: InstId, value: u64) -> InstId {
-        let value = self.splat_like(array, value);
-        self.each(opcode, &[array, value])
-    }
+fn joined(w: &mut Writer<'_>, [low, high]: [InstId; 2]) -> InstId {
+    let (low, high) = (w.convert(low, DType::U64), w.convert(high, DType::U64));
+    let high = w.with(Opcode::ShiftLeft, high, 32);
+    w.each(Opcode::Or, &[low, high])
+}
 
-    /// The low and the high word of numbers of 64 bits.
-    fn halves(&mut self, array: InstId) -> [InstId; 2] {
-        let high = self.with(Opcode::ShiftRightLogical, array, 32);
-        [self.convert(array, DType::U32), self.convert(high, DType::U32)]
+/// The one of `words` that each number below their count says.
+fn chosen(w: &mut Writer<'_>, which: InstId, words: &[InstId]) -> InstId {
+    let mut chosen = words[0];
+    for (k, &word) in words.iter().enumerate().skip(1) {
+        let number = w.splat_like(which, k as u64);
+        let is_it = w.compare(Comparison::Eq, which, number);
+        chosen = w.each(Opcode::Select, &[is_it, word, chosen]);
     }
-
-    fn joined(&mut self, [low, high]: [InstId; 2]) -> InstId {
-        let (low, high) = (self.convert(low, DType::U64), self.convert(high, DType::U64));
-        let high = self.with(Opcode::ShiftLeft, high, 32);
-        self.each(Opcode::Or, &[low, high])
-    }
-
-    /// The one of `words` that each number below their count says.
-    fn chosen(&mut self, which: InstId, words: &[InstId]) -> InstId {
-        let mut chosen = words[0];
-        for (k, &word) in words.iter().enumerate().skip(1) {
-            let number = self.splat_like(which, k as u64);
-            let is_it = self.compare(Comparison::Eq, which, number);
-            chosen = self.each(Opcode::Select, &[is_it, word, chosen]);
-        }
-        chosen
-    }
+    chosen
 }
 
 /// Elements, and the number of blocks drawn. A 64-bit element takes a whole block; of narrower types, the two words of a block lie next
@@ -129,11 +117,11 @@ fn three_fry(w: &mut Writer<'_>, (key, counter): (InstId, InstId), is_wide: bool
     let block = w.each(Opcode::Add, &[before, within]);
     let counters = w.broadcast(counter, &all, &[]);
     let counters = w.each(Opcode::Add, &[counters, block]);
-    let counters = w.halves(counters);
+    let counters = halves(w, counters);
     let keys = w.broadcast(key, &all, &[]);
-    let keys = w.halves(keys);
+    let keys = halves(w, keys);
     let words = three_fry_block(w, keys, counters);
-    let drawn = if is_wide { w.joined(words) } else { w.chosen(parity, &words) };
+    let drawn = if is_wide { joined(w, words) } else { chosen(w, parity, &words) };
     (drawn, (outer * n_pairs * inner) as u64)
 }
 
@@ -171,17 +159,17 @@ fn philox(
     let index = w.iota(DType::U64, &dims, 0);
     let block = w.with(Opcode::ShiftRightLogical, index, shift);
     let which = w.with(Opcode::And, index, per_block - 1);
-    let halves = (w.broadcast(low, &dims, &[]), w.broadcast(high, &dims, &[]));
-    let (low, high) = w.sum_of_halves(halves, block);
-    let ([c0, c1], [c2, c3]) = (w.halves(low), w.halves(high));
+    let counters = (w.broadcast(low, &dims, &[]), w.broadcast(high, &dims, &[]));
+    let (low, high) = sum_of_halves(w, counters, block);
+    let ([c0, c1], [c2, c3]) = (halves(w, low), halves(w, high));
     let keys = w.broadcast(key, &dims, &[]);
-    let keys = w.halves(keys);
+    let keys = halves(w, keys);
     let words = philox_block(w, keys, [c0, c1, c2, c3]);
     let drawn = if is_wide {
-        let pairs = [w.joined([words[0], words[1]]), w.joined([words[2], words[3]])];
-        w.chosen(which, &pairs)
+        let pairs = [joined(w, [words[0], words[1]]), joined(w, [words[2], words[3]])];
+        chosen(w, which, &pairs)
     } else {
-        w.chosen(which, &words)
+        chosen(w, which, &words)
     };
     (drawn, (n_elems as u64).div_ceil(per_block))
 }
@@ -194,7 +182,7 @@ fn philox_block(w: &mut Writer<'_>, mut key: [InstId; 2], mut counter: [InstId; 
         let [even, odd] = [(counter[0], 0xd251_1f53), (counter[2], 0xcd9e_8d57)].map(|(word, factor)| {
             let word = w.convert(word, DType::U64);
             let product = w.with(Opcode::Multiply, word, factor);
-            w.halves(product)
+            halves(w, product)
         });
         let mixed = [(odd[1], counter[1], key[0]), (even[1], counter[3], key[1])].map(|(high, word, key)| {
             let both = w.each(Opcode::Xor, &[high, word]);

@@ -13,10 +13,10 @@
 //! All keep the order of equal elements: where neither comes first, the one that stood first does. So does the evaluator.
 
 use super::order::{Order, Positions};
-use super::writer::Writer;
 use crate::kernel::max_sorted_elems;
 use hlo_analysis::time::{SORTED_HALVES, says_sorted_halves};
 use hlo_ir::attrs::{Comparison, CustomAttrs, SortAttrs, TopKAttrs};
+use hlo_ir::expand::Writer;
 use hlo_ir::{CompId, DType, InstId, Module, Opcode, Scalar, Shape};
 use std::sync::Arc;
 

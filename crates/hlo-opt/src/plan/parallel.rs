@@ -47,7 +47,7 @@ pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8,
     let failed = |diagnostic: Diagnostic| {
         Failure::Diagnostics(source.render(source.whole(), Some(&loaded), vec![diagnostic], has_color))
     };
-    run_passes(&mut module, None, "inline-calls").map_err(failed)?;
+    run_passes(&mut module, None, "inline-calls,expand-batch-norms").map_err(failed)?;
     let options = read_options(args)?;
     let given = strategies(&module, options.n_devices);
     let progress = Progress::start(console.shows_progress);

@@ -23,7 +23,7 @@ use hlo_pass::runner::{RunError, RunOptions, run_pipeline};
 use std::fmt::Write;
 
 /// What makes the program of one device of a global one: the cheaper of both orders of propagation, which no way of a preset is.
-const PARTITION: &str = "inline-calls,propagate-shardings,spmd-partition,simplify-tuples,cse,dce";
+const PARTITION: &str = "inline-calls,expand-batch-norms,propagate-shardings,spmd-partition,simplify-tuples,cse,dce";
 
 /// The most devices that are modelled.
 const MOST_DEVICES: usize = 4096;

@@ -5,11 +5,11 @@
 //! `d x = scale / √(variance + ε) · (g - (d offset + x̂ · d scale) / n)`. Types of fewer than 32 bits are computed in f32.
 
 use super::writer::Writer;
-use hlo_ir::attrs::BatchNormAttrs;
-use hlo_ir::{DType, Dims, InstId, Opcode, Scalar, Shape};
+use crate::attrs::BatchNormAttrs;
+use crate::{DType, Dims, InstId, Opcode, Scalar, Shape};
 
-/// Writes what a batch norm gives; none if its operands are no arrays of real numbers.
-pub(super) fn expand(w: &mut Writer<'_>, norm: InstId) -> Option<InstId> {
+/// Writes what a batch norm gives, an array or a tuple; none if its operands are no arrays of real numbers.
+pub fn expand_batch_norm(w: &mut Writer<'_>, norm: InstId) -> Option<InstId> {
     let instruction = w.module.inst(norm).clone();
     let attrs = BatchNormAttrs::of(&instruction.attrs)?;
     let (x, others) = instruction.operands.split_first()?;

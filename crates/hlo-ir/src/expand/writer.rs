@@ -1,17 +1,20 @@
 //! Writes arrays, one operation after the other, at the end of a computation.
 
-use hashbrown::HashMap;
-use hlo_ir::attrs::{
+use crate::attrs::{
     Attrs, CompareAttrs, Comparison, DimsAttrs, IotaAttrs, PadAttrs, PadDim, ReduceAttrs, ReshapeAttrs, SliceAttrs,
     SliceDim, TupleIndexAttrs,
 };
-use hlo_ir::edit::Builder;
-use hlo_ir::{ArrayShape, CompId, DType, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
+use crate::edit::Builder;
+use crate::{ArrayShape, CompId, DType, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
+use hashbrown::HashMap;
 
 /// Where arrays are written, and after what they are named.
-pub(super) struct Writer<'m> {
+pub struct Writer<'m> {
+    /// The module under change.
     pub module: &'m mut Module,
+    /// The computation to which instructions are appended.
     pub comp: CompId,
+    /// What they are named after.
     pub hint: String,
     /// The computations that add two elements of a type, as far as they are written.
     pub sums: &'m mut HashMap<DType, CompId>,
@@ -19,17 +22,17 @@ pub(super) struct Writer<'m> {
 
 impl Writer<'_> {
     /// The dims of an array.
-    pub(super) fn dims(&self, array: InstId) -> Dims {
+    pub fn dims(&self, array: InstId) -> Dims {
         self.module.shape(array).as_array().map(|array| array.dims.iter().copied().collect()).unwrap_or_default()
     }
 
     /// The element type of an array.
-    pub(super) fn dtype(&self, array: InstId) -> DType {
+    pub fn dtype(&self, array: InstId) -> DType {
         self.module.shape(array).as_array().map_or(DType::Pred, |array| array.dtype)
     }
 
     /// An instruction whose result is an array, in row-major order.
-    pub(super) fn add(
+    pub fn add(
         &mut self,
         opcode: Opcode,
         (dtype, dims): (DType, &[i64]),
@@ -42,25 +45,27 @@ impl Writer<'_> {
     }
 
     /// An elementwise operation whose result is like its last operand.
-    pub(super) fn each(&mut self, opcode: Opcode, operands: &[InstId]) -> InstId {
+    pub fn each(&mut self, opcode: Opcode, operands: &[InstId]) -> InstId {
         let like = operands.last().map_or((DType::Pred, Dims::new()), |&last| (self.dtype(last), self.dims(last)));
         self.add(opcode, (like.0, &like.1), operands, Attrs::Plain)
     }
 
-    pub(super) fn compare(&mut self, direction: Comparison, a: InstId, b: InstId) -> InstId {
+    /// Whether elements of `a` and `b` compare so.
+    pub fn compare(&mut self, direction: Comparison, a: InstId, b: InstId) -> InstId {
         let dims = self.dims(a);
         let attrs = CompareAttrs { direction, ..CompareAttrs::default() };
         self.add(Opcode::Compare, (DType::Pred, &dims), &[a, b], attrs)
     }
 
     /// A comparison in which each number has its place: -NaN first, then -0 before +0, NaN last.
-    pub(super) fn compare_totally(&mut self, direction: Comparison, a: InstId, b: InstId) -> InstId {
+    pub fn compare_totally(&mut self, direction: Comparison, a: InstId, b: InstId) -> InstId {
         let dims = self.dims(a);
         let order = if self.dtype(a).is_float() { "TOTALORDER" } else { "" };
         self.add(Opcode::Compare, (DType::Pred, &dims), &[a, b], CompareAttrs { direction, order: order.into() })
     }
 
-    pub(super) fn convert(&mut self, array: InstId, dtype: DType) -> InstId {
+    /// An array in another element type: itself, if it has that type.
+    pub fn convert(&mut self, array: InstId, dtype: DType) -> InstId {
         if self.dtype(array) == dtype {
             return array;
         }
@@ -68,35 +73,49 @@ impl Writer<'_> {
         self.add(Opcode::Convert, (dtype, &dims), &[array], Attrs::Plain)
     }
 
-    pub(super) fn scalar(&mut self, dtype: DType, value: Scalar) -> InstId {
+    /// A constant without dims.
+    pub fn scalar(&mut self, dtype: DType, value: Scalar) -> InstId {
         let hint = self.hint.clone();
         Builder::new(self.module, self.comp).constant(&hint, Literal::scalar(dtype, value))
     }
 
     /// One value in every place.
-    pub(super) fn splat(&mut self, dtype: DType, dims: &[i64], value: Scalar) -> InstId {
+    pub fn splat(&mut self, dtype: DType, dims: &[i64], value: Scalar) -> InstId {
         let scalar = self.scalar(dtype, value);
         self.broadcast(scalar, dims, &[])
     }
 
+    /// One unsigned value in every place of an array like `like`.
+    pub fn splat_like(&mut self, like: InstId, value: u64) -> InstId {
+        let (dtype, dims) = (self.dtype(like), self.dims(like));
+        self.splat(dtype, &dims, Scalar::Uint(value))
+    }
+
+    /// An elementwise operation on an array of unsigned integers and one value.
+    pub fn with(&mut self, opcode: Opcode, array: InstId, value: u64) -> InstId {
+        let value = self.splat_like(array, value);
+        self.each(opcode, &[array, value])
+    }
+
     /// An array in more dims; `to` says which of them each of its own dims is.
-    pub(super) fn broadcast(&mut self, array: InstId, dims: &[i64], to: &[usize]) -> InstId {
+    pub fn broadcast(&mut self, array: InstId, dims: &[i64], to: &[usize]) -> InstId {
         let dimensions = to.iter().map(|&dim| dim as i64).collect();
         self.add(Opcode::Broadcast, (self.dtype(array), dims), &[array], DimsAttrs { dimensions })
     }
 
     /// The index along a dim, as an integer type.
-    pub(super) fn iota(&mut self, dtype: DType, dims: &[i64], dim: usize) -> InstId {
+    pub fn iota(&mut self, dtype: DType, dims: &[i64], dim: usize) -> InstId {
         let attrs = IotaAttrs { iota_dimension: dim as i64 };
         self.add(Opcode::Iota, (dtype, dims), &[], attrs)
     }
 
-    pub(super) fn reshape(&mut self, array: InstId, dims: &[i64]) -> InstId {
+    /// The same elements in row-major order, with these dims.
+    pub fn reshape(&mut self, array: InstId, dims: &[i64]) -> InstId {
         self.add(Opcode::Reshape, (self.dtype(array), dims), &[array], ReshapeAttrs::default())
     }
 
     /// The elements from `start` to `limit` along a dim.
-    pub(super) fn slice(&mut self, array: InstId, dim: usize, (start, limit): (i64, i64)) -> InstId {
+    pub fn slice(&mut self, array: InstId, dim: usize, (start, limit): (i64, i64)) -> InstId {
         let mut dims = self.dims(array);
         let whole = |&size: &i64| SliceDim { start: 0, limit: size, stride: 1 };
         let mut slice: Vec<SliceDim> = dims.iter().map(whole).collect();
@@ -105,14 +124,15 @@ impl Writer<'_> {
         self.add(Opcode::Slice, (self.dtype(array), &dims), &[array], SliceAttrs { slice })
     }
 
-    pub(super) fn reverse(&mut self, array: InstId, dim: usize) -> InstId {
+    /// The elements along a dim from the last to the first.
+    pub fn reverse(&mut self, array: InstId, dim: usize) -> InstId {
         let dims = self.dims(array);
         let attrs = DimsAttrs { dimensions: std::iter::once(dim as i64).collect() };
         self.add(Opcode::Reverse, (self.dtype(array), &dims), &[array], attrs)
     }
 
     /// Two arrays one after the other along a dim.
-    pub(super) fn concatenate(&mut self, [a, b]: [InstId; 2], dim: usize) -> InstId {
+    pub fn concatenate(&mut self, [a, b]: [InstId; 2], dim: usize) -> InstId {
         let mut dims = self.dims(a);
         dims[dim] += self.dims(b)[dim];
         let attrs = DimsAttrs { dimensions: std::iter::once(dim as i64).collect() };
@@ -120,7 +140,7 @@ impl Writer<'_> {
     }
 
     /// More elements of one value behind those along a dim, so that there are `size`.
-    pub(super) fn pad(&mut self, array: InstId, dim: usize, size: i64, value: Scalar) -> InstId {
+    pub fn pad(&mut self, array: InstId, dim: usize, size: i64, value: Scalar) -> InstId {
         let mut dims = self.dims(array);
         let dtype = self.dtype(array);
         let mut padding = vec![PadDim::default(); dims.len()];
@@ -131,7 +151,7 @@ impl Writer<'_> {
     }
 
     /// The sum along dims.
-    pub(super) fn sum(&mut self, array: InstId, along: &[usize]) -> InstId {
+    pub fn sum(&mut self, array: InstId, along: &[usize]) -> InstId {
         let dtype = self.dtype(array);
         let dims = self.dims(array);
         let kept: Dims = (0..dims.len()).filter(|dim| !along.contains(dim)).map(|dim| dims[dim]).collect();
@@ -142,28 +162,28 @@ impl Writer<'_> {
     }
 
     /// An operation that gives an array like each of its operands: one array, or a tuple.
-    pub(super) fn same_shapes(&mut self, opcode: Opcode, operands: &[InstId], attrs: impl Into<Attrs>) -> InstId {
+    pub fn same_shapes(&mut self, opcode: Opcode, operands: &[InstId], attrs: impl Into<Attrs>) -> InstId {
         let shapes: Vec<Shape> = operands.iter().map(|&operand| self.module.shape(operand).clone()).collect();
         let shape = if let [only] = shapes.as_slice() { only.clone() } else { Shape::Tuple(shapes) };
         Builder::new(self.module, self.comp).add(&self.hint, opcode, shape, operands.iter().copied(), attrs)
     }
 
     /// A tuple of these arrays.
-    pub(super) fn tuple(&mut self, arrays: &[InstId]) -> InstId {
+    pub fn tuple(&mut self, arrays: &[InstId]) -> InstId {
         let shapes = arrays.iter().map(|&array| self.module.shape(array).clone()).collect();
         let mut build = Builder::new(self.module, self.comp);
         build.add(&self.hint, Opcode::Tuple, Shape::Tuple(shapes), arrays.iter().copied(), Attrs::Plain)
     }
 
     /// An element of a tuple.
-    pub(super) fn element(&mut self, tuple: InstId, index: usize) -> Option<InstId> {
+    pub fn element(&mut self, tuple: InstId, index: usize) -> Option<InstId> {
         let shape = self.module.shape(tuple).as_tuple()?.get(index)?.clone();
         let attrs = TupleIndexAttrs { index: index as i64 };
         Some(Builder::new(self.module, self.comp).add(&self.hint, Opcode::GetTupleElement, shape, [tuple], attrs))
     }
 
     /// An array in the layout that another one has.
-    pub(super) fn laid_out_as(&mut self, array: InstId, like: &Shape) -> InstId {
+    pub fn laid_out_as(&mut self, array: InstId, like: &Shape) -> InstId {
         match (like.as_array(), self.module.shape(array).as_array()) {
             (Some(to), Some(from)) if !from.is_same_order(to) => {
                 let mut build = Builder::new(self.module, self.comp);
