@@ -1,6 +1,8 @@
-"""Steps of other libraries round a jitted function: ``flax.nnx.jit`` and ``equinox.filter_jit``."""
+"""Steps of other libraries round a jitted function: ``flax.nnx.jit``, ``equinox.filter_jit`` and ``torchax``'s ``jax_jit``."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import equinox
 import hlo_opt.jax as ho
@@ -151,6 +153,52 @@ def test_a_step_by_filter_jit(donate):
     assert n_in_shards(own_state) >= 4
     assert step.unwrapped is plain
     assert train_eqx(mesh, plain)[0] == losses
+
+
+def jax_jit(torch_function):
+    """As ``torchax.interop.jax_jit``, with arrays in the place of tensors: torchax is not among the tests' packages."""
+
+    def call_torch(function, *args):
+        return function(*args)
+
+    def call_jax(function, *args):
+        return function(*args)
+
+    call_torch.__module__ = call_jax.__module__ = "torchax.interop"
+    return partial(call_jax, jax.jit(partial(call_torch, torch_function), donate_argnums=(0, 1)))
+
+
+def torch_step(weights, opt_state, x, y):
+    tx = optax.adam(1e-2)
+    loss, grads = jax.value_and_grad(lambda w: jnp.mean((jnp.tanh(x @ w["up"]) @ w["down"] - y) ** 2))(weights)
+    updates, opt_state = tx.update(grads, opt_state, weights)
+    return optax.apply_updates(weights, updates), opt_state, loss
+
+
+def train_torch(mesh, step):
+    weights = {"up": jnp.asarray(normal(0, WIDTH, WIDTH)), "down": jnp.asarray(normal(1, WIDTH, WIDTH))}
+    weights, state = whole(mesh, (weights, optax.adam(1e-2).init(weights)))
+    losses = []
+    for x, y in batches(mesh):
+        weights, state, loss = step(weights, state, x, y)
+        losses.append(float(loss))
+    return losses, state
+
+
+def test_a_step_by_torchax():
+    mesh = mesh_of(8)
+    plain = jax_jit(torch_step)
+    step = ho.zero(plain, strict=True, quiet=True)
+    losses, _ = train_torch(mesh, plain)
+    own_losses, state = train_torch(mesh, step)
+    np.testing.assert_allclose(own_losses, losses, rtol=2e-5)
+    assert n_in_shards(state) == 4
+    assert str(ho.report(step)).startswith("torch_step on 8 devices: 4 of 9 arguments are in shards")
+    assert "opt_state[0].mu['up']" in str(ho.report(step))
+    with pytest.raises(TypeError, match="found one of torchax.interop.jax_jit: call it once"):
+        ho.shardings(step)
+    with pytest.raises(AttributeError, match="last_plan: a step of torchax.interop.jax_jit takes tensors; `.inner`"):
+        step.last_plan
 
 
 TAKES = {

@@ -8,6 +8,7 @@ import functools
 from typing import Any
 
 from hlo_opt.jax import private
+from hlo_opt.jax.names import torch_function_of
 from hlo_opt.jax.wrapped import WrappedStep, check_jitted
 
 #: The attribute that holds the jitted function, by the package of the wrapper's class.
@@ -48,7 +49,10 @@ def jitted_of(step: Any, maker: str) -> Any:
 
 def around(step: Any, inner: WrappedStep) -> Any:
     """What is called in the place of ``step``, of whose jitted function ``inner`` was made."""
-    return HeldStep(step, inner) if _attribute(step) is not None or _is_of_torchax(step) else inner
+    if _is_of_torchax(step):
+        inner.__name__ = getattr(torch_function_of(step.args[0]), "__name__", inner.__name__)
+        return HeldStep(step, inner)
+    return inner if _attribute(step) is None else HeldStep(step, inner)
 
 
 class HeldStep:

@@ -12,7 +12,7 @@ import jax
 import keras
 
 #: The versions of Keras that were tested.
-TESTED = ("3.15.1",)
+TESTED = ("3.12.0", "3.15.1")
 
 #: The attribute of a variable that holds its layout.
 _LAYOUT = "_layout"

@@ -95,7 +95,9 @@ class ShownStep:
         step: the jitted step, once it was called.
     """
 
-    def __init__(self, model: keras.Model, train_step: Callable[[State, Any], tuple[Any, State]], options: Options) -> None:
+    def __init__(
+        self, model: keras.Model, train_step: Callable[[State, Any], tuple[Any, State]], options: Options
+    ) -> None:
         self._model, self._train_step, self._options = model, train_step, options
         self.step: KerasStep | None = None
         self._names: list[list[str]] = []
@@ -139,34 +141,44 @@ class ShownStep:
         return KerasStep(jitted, self._options)
 
     def _place_variables(self, state: State) -> None:
-        """Has each variable keep the sharding that the step returns its value in, when Keras assigns the value."""
+        """Gives variables of which the step returns shards that sharding, so that Keras assigns the value as it is."""
         for variables, values in zip(_variables(self._model), state, strict=True):
             for variable, value in zip(variables, values):
                 # A padded array shows itself as replicated, and Keras assigns it as it is.
-                if isinstance(value, PaddedArray) or not isinstance(value.sharding, jax.sharding.NamedSharding):
+                if whole_of(value) is None or isinstance(value, PaddedArray):
                     continue
                 lacking = private.lacks_layouts(variable)
-                if lacking is None:
-                    private.set_layout(variable, value.sharding)
-                elif whole_of(value) is not None:
+                if lacking is not None:
                     warn(ZeroStep.maker, lacking)
                     return
+                private.set_layout(variable, value.sharding)
 
 
 class KerasStep(ZeroStep):
     """The jitted step of a Keras model."""
 
+    _n_said = -1
+
     def make_plan(self, begin: Callable[[], Plan], args: tuple, kwargs: dict) -> Plan:
-        """As every step. A model that Keras has put on one device is told how to get it on several."""
-        devices = {device for leaf in jax.tree.leaves(args[:-1]) for device in _sharding_of(leaf).device_set}
-        if len(devices) == 1 and jax.device_count() > 1:
-            is_set = keras.distribution.distribution() is not None
-            why = "the model was built before the distribution was set" if is_set else "no distribution is set"
+        """As every step. If Keras holds variables on one device, the reason says how to get them on several."""
+        n_local = sum(len(_sharding_of(leaf).device_set) == 1 for leaf in jax.tree.leaves(args[:-1]))
+        if n_local and jax.device_count() > 1:
+            distribution = keras.distribution.distribution()
+            if distribution is None:
+                why = "no distribution is set, so that Keras trains on one device"
+            else:
+                why = f"{n_local} variables are on one device, and were made before the distribution was set"
             raise Declined(
-                f"{why}, so that Keras trains on one device: call "
-                "keras.distribution.set_distribution(keras.distribution.DataParallel()) before the model is built"
+                f"{why}: call keras.distribution.set_distribution(keras.distribution.DataParallel()) before the model is built"
             )
         return super().make_plan(begin, args, kwargs)
+
+    def plan_is_made(self, plan: Plan) -> None:
+        """Says in one line what a new plan does, unless an earlier one, of another size of the batch, does the same."""
+        n_cut = len(plan.sharded.cut)
+        if n_cut != self._n_said:
+            self._n_said = n_cut
+            super().plan_is_made(plan)
 
 
 def _variables(model: keras.Model) -> tuple[list[keras.Variable], ...]:

@@ -63,7 +63,9 @@ def zero(
     if not isinstance(model, keras.Model):
         raise TypeError(f"zero: expected a keras.Model, found {type(model).__name__}")
     if not model.compiled:
-        raise ValueError(f"zero: expected a compiled model, found {model.name!r} without an optimizer: call model.compile first")
+        raise ValueError(
+            f"zero: expected a compiled model, found {model.name!r} without an optimizer: call model.compile first"
+        )
     if maker_of(model) is not None:
         raise ValueError(
             f"zero: {model.name!r} has been through zero before, and another compile keeps that: to change options, build "
@@ -102,5 +104,7 @@ def report(model: keras.Model) -> Report:
     if maker is None:
         raise ValueError(f"report: expected a model after hlo_opt.keras.zero, found {getattr(model, 'name', model)!r}")
     if maker.step is None:
-        raise ValueError(f"report: expected a model that has trained, found {model.name!r}: call fit or train_on_batch first")
+        raise ValueError(
+            f"report: expected a model that has trained, found {model.name!r}: call fit or train_on_batch first"
+        )
     return report_of_step(maker.step)
