@@ -236,7 +236,11 @@ def test_the_report_names_variables():
     hk.zero(model, state={"kernel_velocity": False}, strict=True, quiet=True)
     with pytest.raises(ValueError, match="report: expected a model that has trained"):
         hk.report(model)
-    model.train_on_batch(X[:64], Y[:64])
+    with warnings.catch_warnings():
+        # The state stays in shards between calls, so that there is nothing to warn of.
+        warnings.simplefilter("error", UserWarning)
+        for _ in range(5):
+            model.train_on_batch(X[:64], Y[:64])
     in_shards, left = str(hk.report(model)).split("left as they were")
     name = f"optimizer['{model.optimizer.name}/{model.name}_{model.layers[0].name}_kernel_%s'] float32[64, 256]"
     assert name % "momentum" in in_shards and name % "velocity" in left
@@ -344,6 +348,9 @@ def test_a_keras_without_layouts_is_told(monkeypatch):
     ):
         check_alike(fit(model), expected)
     assert share(model) == 1
+    with pytest.warns(UserWarning, match=r"optimizer\['.*_momentum'\] came whole in 3 calls one after the other"):
+        for _ in range(4):
+            model.train_on_batch(X[:64], Y[:64])
 
 
 @pytest.mark.parametrize("name", ["keras", "jax"])

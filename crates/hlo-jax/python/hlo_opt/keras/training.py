@@ -1,8 +1,8 @@
 """The training function of a Keras model, with its jitted step by ``hlo_opt.jax.zero``.
 
 Keras' trainer jits ``model.train_step`` itself. Where a model is not to be compiled it calls ``model.train_step`` as it
-is. So a model gets a step that is jitted already, while its training function is made as that of a model that is not
-compiled. All names of Keras that this uses are public.
+is. So this file jits the step, and has the trainer make the training function as if the model were not to be compiled.
+All names of Keras that it uses are public.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ State = tuple[Sequence[Any], ...]
 
 
 class TrainFunctionMaker:
-    """What stands for ``model.make_train_function``.
+    """Stands in for ``model.make_train_function``.
 
     Attributes:
-        step: the jitted step of the training function that was made last, once it was called.
+        step: the jitted step of the training function that was made last; ``None`` until it is called.
     """
 
     def __init__(self, model: keras.Model, options: Options) -> None:
@@ -72,7 +72,7 @@ def _decline(message: str, options: Options) -> None:
 
 @contextlib.contextmanager
 def _changed(model: keras.Model, train_step: Any, jit_compile: bool) -> Iterator[None]:
-    """A model with another step and flag."""
+    """Gives a model another step and flag, and takes them back at the end."""
     before = model.jit_compile
     has_own_step = "train_step" in vars(model)
     own_step = vars(model).get("train_step")
@@ -88,11 +88,11 @@ def _changed(model: keras.Model, train_step: Any, jit_compile: bool) -> Iterator
 
 
 class ShownStep:
-    """A model's step as the trainer calls it: of lists of values. The jitted step inside has dicts by the variables'
-    paths in their place, so that state is known by name.
+    """Runs a jitted step for the trainer, which passes lists of values. The jitted step has dicts in their place, with
+    the variables' paths as keys, so that reports and patterns know state by name.
 
     Attributes:
-        step: the jitted step, once it was called.
+        step: the jitted step; ``None`` until it is called.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class ShownStep:
         return logs, state
 
     def _jitted(self, state: State) -> KerasStep:
-        """The jitted step, declared as Keras declares it."""
+        """Returns the jitted step, with the donation and the shardings that Keras declares."""
 
         def train_step(trainable: dict, non_trainable: dict, optimizer: dict, metrics: dict, data: Any) -> Any:
             groups = (trainable, non_trainable, optimizer, metrics)
@@ -160,7 +160,7 @@ class KerasStep(ZeroStep):
     _n_said = -1
 
     def make_plan(self, begin: Callable[[], Plan], args: tuple, kwargs: dict) -> Plan:
-        """As every step. If Keras holds variables on one device, the reason says how to get them on several."""
+        """Makes a plan as every step does. If Keras holds variables on one device, says how to get them on several."""
         n_local = sum(len(_sharding_of(leaf).device_set) == 1 for leaf in jax.tree.leaves(args[:-1]))
         if n_local and jax.device_count() > 1:
             distribution = keras.distribution.distribution()
@@ -182,7 +182,7 @@ class KerasStep(ZeroStep):
 
 
 def _variables(model: keras.Model) -> tuple[list[keras.Variable], ...]:
-    """A model's variables, in the order of the state."""
+    """Returns a model's variables, in the order of the state."""
     return (
         model.trainable_variables,
         model.non_trainable_variables,
@@ -192,7 +192,7 @@ def _variables(model: keras.Model) -> tuple[list[keras.Variable], ...]:
 
 
 def _names(variables: Sequence[keras.Variable]) -> list[str]:
-    """The paths of variables; those that share a path get a number."""
+    """Returns the paths of variables, with a number where several have the same path."""
     n_found: Counter[str] = Counter()
     names = []
     for variable in variables:
@@ -203,6 +203,6 @@ def _names(variables: Sequence[keras.Variable]) -> list[str]:
 
 
 def _sharding_of(leaf: Any) -> Any:
-    """The sharding that a value has in the original step."""
+    """Returns the sharding that a value has in the original step."""
     whole = whole_of(leaf)
     return leaf.sharding if whole is None else whole
