@@ -1,6 +1,8 @@
-"""Steps of other libraries round a jitted function: ``flax.nnx.jit`` and ``equinox.filter_jit``."""
+"""Steps of other libraries round a jitted function: ``flax.nnx.jit``, ``equinox.filter_jit`` and ``torchax``'s ``jax_jit``."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import equinox
 import hlo_opt.jax as ho
@@ -153,6 +155,52 @@ def test_a_step_by_filter_jit(donate):
     assert train_eqx(mesh, plain)[0] == losses
 
 
+def jax_jit(torch_function):
+    """As ``torchax.interop.jax_jit``, with arrays in the place of tensors: torchax is not among the tests' packages."""
+
+    def call_torch(function, *args):
+        return function(*args)
+
+    def call_jax(function, *args):
+        return function(*args)
+
+    call_torch.__module__ = call_jax.__module__ = "torchax.interop"
+    return partial(call_jax, jax.jit(partial(call_torch, torch_function), donate_argnums=(0, 1)))
+
+
+def torch_step(weights, opt_state, x, y):
+    tx = optax.adam(1e-2)
+    loss, grads = jax.value_and_grad(lambda w: jnp.mean((jnp.tanh(x @ w["up"]) @ w["down"] - y) ** 2))(weights)
+    updates, opt_state = tx.update(grads, opt_state, weights)
+    return optax.apply_updates(weights, updates), opt_state, loss
+
+
+def train_torch(mesh, step):
+    weights = {"up": jnp.asarray(normal(0, WIDTH, WIDTH)), "down": jnp.asarray(normal(1, WIDTH, WIDTH))}
+    weights, state = whole(mesh, (weights, optax.adam(1e-2).init(weights)))
+    losses = []
+    for x, y in batches(mesh):
+        weights, state, loss = step(weights, state, x, y)
+        losses.append(float(loss))
+    return losses, state
+
+
+def test_a_step_by_torchax():
+    mesh = mesh_of(8)
+    plain = jax_jit(torch_step)
+    step = ho.zero(plain, strict=True, quiet=True)
+    losses, _ = train_torch(mesh, plain)
+    own_losses, state = train_torch(mesh, step)
+    np.testing.assert_allclose(own_losses, losses, rtol=2e-5)
+    assert n_in_shards(state) == 4
+    assert str(ho.report(step)).startswith("torch_step on 8 devices: 4 of 9 arguments are in shards")
+    assert "opt_state[0].mu['up']" in str(ho.report(step))
+    with pytest.raises(TypeError, match="found one of torchax.interop.jax_jit: call it once"):
+        ho.shardings(step)
+    with pytest.raises(AttributeError, match="last_plan: a step of torchax.interop.jax_jit takes tensors; `.inner`"):
+        step.last_plan
+
+
 TAKES = {
     "partitioned by hlo-opt": lambda step: ho.partition(step, mesh=mesh_of(8), strict=True),
     "not parallelized: every one of the 8 devices would repeat the whole step": ho.auto,
@@ -173,13 +221,13 @@ def test_partition_and_auto_take_them_too(said):
 
 def test_what_takes_other_arguments_says_so():
     step = ho.zero(nnx.jit(nnx_step))
-    with pytest.raises(TypeError, match="take the shardings of the module's arrays"):
+    with pytest.raises(TypeError, match="take the shardings of the arrays that it returns"):
         ho.shardings(step)
-    with pytest.raises(TypeError, match="take the shardings of the module's arrays"):
+    with pytest.raises(TypeError, match="take the shardings of the arrays that it returns"):
         ho.init(lambda: None, step)
     with pytest.raises(TypeError, match="found a step by zero"):
         ho.partition(ho.zero(jax.jit(lambda x: x)))
     with pytest.raises(TypeError, match="found a step by zero"):
         ho.zero(step)
-    with pytest.raises(TypeError, match="expected what jax.jit, nnx.jit or equinox.filter_jit returned"):
+    with pytest.raises(TypeError, match="expected what jax.jit, nnx.jit, equinox.filter_jit or torchax.interop.jax_jit returned"):
         ho.zero(nnx.vmap(lambda x: x))

@@ -73,3 +73,14 @@ def test_warnings_name_arguments():
     args = whole(mesh, (normal(0, 96, 96), {"x": normal(1, 48, 96)}))
     with pytest.raises(ho.ZeroError, match=r"sample = jax.device_put\(sample, NamedSharding"):
         ho.zero(jax.jit(step), strict=True)(*args)
+
+
+def test_steps_of_torchax_have_the_names_of_their_functions():
+    def call_torch(torch_function, *args, **kwargs):
+        pass
+
+    call_torch.__module__ = "torchax.interop"
+    step = jax.jit(partial(call_torch, plain))
+    assert names(step, ({"w": 1}, 2)) == ["params['w']", "x"]
+    call_torch.__module__ = "elsewhere"
+    assert names(step, ({"w": 1}, 2)) == ["args[0]['w']", "args[1]"]

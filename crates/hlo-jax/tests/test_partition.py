@@ -248,7 +248,7 @@ def test_arguments_that_the_step_refuses_are_refused_in_its_own_words():
 
 def test_wrong_arguments_are_named():
     mesh = mesh_of(2, 4)
-    with pytest.raises(TypeError, match="nnx.jit or equinox.filter_jit returned, found the function <lambda>"):
+    with pytest.raises(TypeError, match="equinox.filter_jit or torchax.interop.jax_jit returned, found the function <lambda>"):
         ho.partition(lambda x: x)
     with pytest.raises(ValueError, match="expected a mesh whose axes they name"):
         ho.partition(step_of(), rules=RULES)

@@ -1,5 +1,5 @@
-"""Steps by ``flax.nnx.jit`` and ``equinox.filter_jit``: they take modules, and call a jitted function of arrays inside.
-That function is what changes; its wrapper goes on as it did."""
+"""Steps by ``flax.nnx.jit``, ``equinox.filter_jit`` and ``torchax.interop.jax_jit``: they take modules or tensors, and
+call a jitted function of arrays inside. That function is what changes; its wrapper goes on as it did."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import functools
 from typing import Any
 
 from hlo_opt.jax import private
+from hlo_opt.jax.names import torch_function_of
 from hlo_opt.jax.wrapped import WrappedStep, check_jitted
 
 #: The attribute that holds the jitted function, by the package of the wrapper's class.
@@ -20,12 +21,25 @@ def _attribute(step: Any) -> str | None:
     return name if name is not None and private.is_jitted(getattr(step, name, None)) else None
 
 
+def _is_of_torchax(step: Any) -> bool:
+    """Whether ``torchax.interop.jax_jit`` returned this: ``call_jax`` with a jitted function as its first argument."""
+    return (
+        isinstance(step, functools.partial)
+        and getattr(step.func, "__module__", None) == "torchax.interop"
+        and getattr(step.func, "__name__", None) == "call_jax"
+        and len(step.args) == 1
+        and private.is_jitted(step.args[0])
+    )
+
+
 def jitted_of(step: Any, maker: str) -> Any:
     """The jitted function that a step is, or that it calls inside.
 
     Raises:
         TypeError: there is none.
     """
+    if _is_of_torchax(step):
+        return step.args[0]
     name = _attribute(step)
     if name is not None:
         return getattr(step, name)
@@ -35,6 +49,9 @@ def jitted_of(step: Any, maker: str) -> Any:
 
 def around(step: Any, inner: WrappedStep) -> Any:
     """What is called in the place of ``step``, of whose jitted function ``inner`` was made."""
+    if _is_of_torchax(step):
+        inner.__name__ = getattr(torch_function_of(step.args[0]), "__name__", inner.__name__)
+        return HeldStep(step, inner)
     return inner if _attribute(step) is None else HeldStep(step, inner)
 
 
@@ -63,9 +80,8 @@ class HeldStep:
         if name in ("_step", "inner", "unwrapped"):
             raise AttributeError(name)
         if hasattr(self.inner, name) and not hasattr(self._step, name):
-            kind = type(self.unwrapped).__name__
             raise AttributeError(
-                f"{name}: a step of {kind} takes modules; `.inner`, the jitted function in it, has {name}"
+                f"{name}: a step of {_kind(self.unwrapped)}; `.inner`, the jitted function in it, has {name}"
             )
         return getattr(self._step, name)
 
@@ -73,9 +89,16 @@ class HeldStep:
         return f"<hlo_opt.jax.{self.inner.maker} of {self.unwrapped!r}>"
 
 
+def _kind(step: Any) -> str:
+    """The kind of a step that calls a jitted function inside, and what it takes."""
+    return "torchax.interop.jax_jit takes tensors" if _is_of_torchax(step) else f"{type(step).__name__} takes modules"
+
+
 def _with(step: Any, inner: WrappedStep) -> Any:
     """A copy of a library's step that calls ``inner``. The library may know the step by what it is equal to: so the copy
     is equal to the original."""
+    if _is_of_torchax(step):
+        return functools.partial(step.func, inner, **step.keywords)
     kind = type(step)
 
     class Copy(kind):
@@ -116,8 +139,9 @@ def expect_plain(step: Any, maker: str) -> WrappedStep:
     """
     inner = expect_step(step)
     if inner is not step:
+        found = "torchax.interop.jax_jit" if _is_of_torchax(step.unwrapped) else type(step.unwrapped).__name__
         raise TypeError(
-            f"{maker}: expected a step made of what jax.jit returned, found one of {type(step.unwrapped).__name__}: call it "
-            "once, and take the shardings of the module's arrays"
+            f"{maker}: expected a step made of what jax.jit returned, found one of {found}: call it once, and take the "
+            "shardings of the arrays that it returns"
         )
     return inner

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -40,10 +41,20 @@ def argument_namer(step: Any, static_numbers: Iterable[int] = ()) -> Callable[[P
     return name
 
 
+def torch_function_of(step: Any) -> Any:
+    """Returns the function of tensors that ``torchax.interop.jax_jit`` made a jitted function of, ``None`` for every other
+    jitted function."""
+    inside = getattr(step, "__wrapped__", None)
+    if not isinstance(inside, functools.partial) or len(inside.args) != 1:
+        return None
+    of_torchax = (getattr(inside.func, "__module__", None), getattr(inside.func, "__name__", None))
+    return inside.args[0] if of_torchax == ("torchax.interop", "call_torch") else None
+
+
 def _parameters(step: Any) -> tuple[list[str], str | None]:
     """The names of the positional parameters, and that of the parameter that takes all further ones."""
     try:
-        parameters = inspect.signature(step).parameters.values()
+        parameters = inspect.signature(torch_function_of(step) or step).parameters.values()
     except (TypeError, ValueError):
         return [], None
     positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

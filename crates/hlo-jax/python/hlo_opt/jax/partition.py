@@ -130,7 +130,7 @@ def partition(
     that is predicted to be fastest is compiled by XLA with its own partitioner left out.
 
     Args:
-        step: what ``jax.jit``, ``nnx.jit`` or ``equinox.filter_jit`` returned.
+        step: what ``jax.jit``, ``nnx.jit``, ``equinox.filter_jit`` or ``torchax.interop.jax_jit`` returned.
         mesh: the devices that ``rules`` are about.
         rules: pairs of a regular expression and a ``PartitionSpec``: an argument takes the spec of the first expression
             that is found in its name, such as ``params['dense']['kernel']``, or in its path by place, such as

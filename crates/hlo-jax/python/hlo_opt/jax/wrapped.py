@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 import threading
 import types
 import warnings
@@ -278,16 +279,25 @@ def _is_weak(leaf: Any) -> bool:
     return bool(getattr(leaf, "weak_type", False))
 
 
-def _is_between(file: str, folder: str) -> bool:
-    """Whether a file is of this package, or of a library that stands between it and the script."""
-    return file.startswith(folder) or any(f"{os.sep}{name}{os.sep}" in file for name in ("flax", "equinox"))
+#: Libraries that call steps for a script.
+_CALLERS = ("equinox", "flax", "keras", "torchax")
+
+
+def _folders_between() -> tuple[str, ...]:
+    """The folders of this package, and of the libraries that stand between it and the script."""
+    found = [os.path.dirname(os.path.dirname(__file__))]
+    for name in _CALLERS:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is not None:
+            found.append(os.path.dirname(file))
+    return tuple(folder + os.sep for folder in found)
 
 
 def warn(maker: str, message: str) -> None:
     """Warns at the place of the caller: the innermost one outside of this package."""
-    folder, level = os.path.dirname(__file__), 1
+    folders, level = _folders_between(), 1
     frame = inspect.currentframe()
-    while frame is not None and _is_between(frame.f_code.co_filename, folder):
+    while frame is not None and frame.f_code.co_filename.startswith(folders):
         frame, level = frame.f_back, level + 1
     warnings.warn(f"hlo_opt.jax.{maker}: {message}", stacklevel=level)
 
@@ -302,7 +312,7 @@ def check_jitted(step: Any, maker: str) -> None:
     """Raises a TypeError where this is not what ``jax.jit`` returned."""
     if private.is_jitted(step):
         return
-    expected = f"{maker}: expected what jax.jit, nnx.jit or equinox.filter_jit returned"
+    expected = f"{maker}: expected what jax.jit, nnx.jit, equinox.filter_jit or torchax.interop.jax_jit returned"
     if isinstance(step, WrappedStep):
         raise TypeError(f"{expected}, found a step by {step.maker}: it has another program already")
     if isinstance(step, types.FunctionType) and hasattr(step, "lower"):

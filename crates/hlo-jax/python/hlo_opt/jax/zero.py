@@ -128,8 +128,8 @@ def zero(
     come back as they came. At the first call a line says what lies in shards, and what it is predicted to cost.
 
     Args:
-        step: what ``jax.jit``, ``nnx.jit`` or ``equinox.filter_jit`` returned. It takes state and a batch, and returns
-            or changes the state.
+        step: what ``jax.jit``, ``nnx.jit``, ``equinox.filter_jit`` or ``torchax.interop.jax_jit`` returned. It takes
+            state and a batch, and returns or changes the state.
         shard: ``"optimizer"`` shards the optimizer's state (ZeRO-1). ``"gradients"`` has gradients summed into shards as
             well (ZeRO-2). ``"parameters"`` shards weights too (ZeRO-3): layers in a loop are gathered one by one.
             ``"auto"`` takes the one of these, or none, that is predicted to be fastest within ``memory_limit``, and of
@@ -156,6 +156,37 @@ def zero(
         ValueError: an argument has a wrong value, or ``HLO_OPT`` in the environment is no switch.
     """
     jitted = jitted_of(step, ZeroStep.maker)
+    options = options_of(
+        shard=shard,
+        memory_limit=memory_limit,
+        state=state,
+        offload=offload,
+        machine=machine,
+        deadline_s=deadline_s,
+        strict=strict,
+        quiet=quiet,
+    )
+    check_version(ZeroStep.maker, ZeroError, options.strict)
+    return around(step, ZeroStep(jitted, options))
+
+
+def options_of(
+    *,
+    shard: str,
+    memory_limit: int | float | str | None,
+    state: dict[str, bool] | None,
+    offload: bool,
+    machine: str | None,
+    deadline_s: float | None,
+    strict: bool,
+    quiet: bool,
+) -> Options:
+    """Returns the checked options of :func:`zero`.
+
+    Raises:
+        TypeError: an argument has a wrong type.
+        ValueError: an argument has a wrong value, or ``HLO_OPT`` in the environment is no switch.
+    """
     options = Options(
         asked=Asked(
             shard=checked_choice("shard", shard, CHOICES),
@@ -169,5 +200,4 @@ def zero(
         quiet=checked_flag("quiet", quiet),
     )
     is_switched_off()
-    check_version(ZeroStep.maker, ZeroError, options.strict)
-    return around(step, ZeroStep(jitted, options))
+    return options
