@@ -86,18 +86,17 @@ const GATHER_AHEAD_COMBINED: &str =
 /// The program of each device, of a global program whose shardings are propagated in some order, or are those of the user alone. Ops are
 /// cut as is fastest on the machine, or so that devices receive the fewest bytes, or with few collectives: one more counts as much
 /// as a link carries in two microseconds.
-const SPMD_SHARDY: &str = "inline-calls,expand-batch-norms,propagate-shardings{order=shardy},spmd-partition{price=time},simplify-tuples,cse,dce";
-const SPMD_SHARDY_BYTES: &str =
-    "inline-calls,expand-batch-norms,propagate-shardings{order=shardy},spmd-partition,simplify-tuples,cse,dce";
-const SPMD_SHARDY_LAUNCHES: &str = "inline-calls,expand-batch-norms,propagate-shardings{order=shardy},spmd-partition{launch-bytes=1MiB},simplify-tuples,cse,dce";
-const SPMD_GSPMD: &str = "inline-calls,expand-batch-norms,propagate-shardings{order=gspmd},spmd-partition{price=time},simplify-tuples,cse,dce";
-const SPMD_BEST: &str = "inline-calls,expand-batch-norms,propagate-shardings{order=best},spmd-partition{price=time},simplify-tuples,cse,dce";
+const SPMD_SHARDY: &str = "inline-calls,merge-slices,expand-batch-norms,propagate-shardings{order=shardy},spmd-partition{price=time},simplify-tuples,cse,dce";
+const SPMD_SHARDY_BYTES: &str = "inline-calls,merge-slices,expand-batch-norms,propagate-shardings{order=shardy},spmd-partition,simplify-tuples,cse,dce";
+const SPMD_SHARDY_LAUNCHES: &str = "inline-calls,merge-slices,expand-batch-norms,propagate-shardings{order=shardy},spmd-partition{launch-bytes=1MiB},simplify-tuples,cse,dce";
+const SPMD_GSPMD: &str = "inline-calls,merge-slices,expand-batch-norms,propagate-shardings{order=gspmd},spmd-partition{price=time},simplify-tuples,cse,dce";
+const SPMD_BEST: &str = "inline-calls,merge-slices,expand-batch-norms,propagate-shardings{order=best},spmd-partition{price=time},simplify-tuples,cse,dce";
 const SPMD_USER: &str = "inline-calls,spmd-partition{price=time},simplify-tuples,cse,dce";
 /// The program of each device by a searched plan with these options, partitioned as ops are fastest.
 macro_rules! planned {
     ($options:literal) => {
         concat!(
-            "inline-calls,expand-batch-norms,search-parallelization",
+            "inline-calls,merge-slices,expand-batch-norms,search-parallelization",
             $options,
             ",spmd-partition{price=time},simplify-tuples,cse,dce"
         )

@@ -256,3 +256,78 @@ fn tables_stay_where_they_are_when_rows_are_looked_up_and_added() {
         }
     }
 }
+
+/// An array of `n` rows over `n_devices`, put together from these rows of it, and from zeros where there are none.
+fn shifted(n: i64, n_devices: i64, parts: &[Option<(i64, i64)>], result: &str) -> (Vec<&'static str>, u64) {
+    let cut = format!("{{devices=[{n_devices},1]<=[{n_devices}]}}");
+    let mut body = format!("  %x = f32[{n},3] parameter(0), sharding={cut}\n  %zero = f32[] constant(0)\n");
+    let mut names = Vec::new();
+    let mut n_rows = 0;
+    let (mut before, mut after) = (0, 0);
+    for (k, part) in parts.iter().enumerate() {
+        match *part {
+            Some((low, high)) => {
+                let size = high - low;
+                body += &format!("  %part{k} = f32[{size},3] slice(%x), slice={{[{low}:{high}], [0:3]}}\n");
+                names.push(format!("%part{k}"));
+                n_rows += size;
+            }
+            None if k == 0 => before = 1,
+            None => after = 1,
+        }
+    }
+    let sharding =
+        if result.is_empty() { String::new() } else { format!(", sharding={}", result.replace("CUT", &cut)) };
+    let put = format!("concatenate({}), dimensions={{0}}", names.join(", "));
+    body += &match (before, after) {
+        (0, 0) => format!("  ROOT %y = f32[{n_rows},3] {put}{sharding}"),
+        _ => {
+            let size = n_rows + before + after;
+            format!("  ROOT %y = f32[{size},3] pad(%part{before}, %zero), padding={before}_{after}x0_0{sharding}")
+        }
+    };
+    partitioned(&body)
+}
+
+#[test]
+fn shifts_send_the_rows_that_devices_lack() {
+    let permute = "collective-permute";
+    // Rows of 12 bytes. Turned round by a row, by a tile, and by a tile and a row.
+    assert_eq!(shifted(16, 4, &[Some((15, 16)), Some((0, 15))], "CUT"), (vec![permute], 12));
+    assert_eq!(shifted(16, 4, &[Some((12, 16)), Some((0, 12))], "CUT"), (vec![permute], 48));
+    assert_eq!(shifted(16, 4, &[Some((11, 16)), Some((0, 11))], "CUT"), (vec![permute; 2], 48));
+    assert_eq!(shifted(16, 2, &[Some((1, 16)), Some((0, 1))], "CUT"), (vec![permute], 12));
+    // The border repeats its own row, or is zero.
+    assert_eq!(shifted(16, 4, &[Some((0, 1)), Some((0, 15))], "CUT"), (vec![permute], 12));
+    assert_eq!(shifted(16, 4, &[None, Some((0, 15))], "CUT"), (vec![permute], 12));
+    assert_eq!(shifted(16, 4, &[Some((1, 16)), None], "CUT"), (vec![permute], 12));
+    // Nothing is lacked.
+    assert_eq!(shifted(16, 2, &[Some((4, 8)), Some((0, 4)), Some((12, 16)), Some((8, 12))], "CUT"), (vec![], 0));
+}
+
+#[test]
+fn random_shifts_are_put_together_right() {
+    let mut state = 1u64;
+    let mut below = |n: i64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % n.max(1) as u64) as i64
+    };
+    for _ in 0..400 {
+        let (n_devices, n) = (2 + below(5), 2 + below(23));
+        let mut parts = Vec::new();
+        let mut left = n;
+        if below(4) == 0 {
+            let low = below(2);
+            parts = if low == 0 { vec![None, Some((0, n - 1))] } else { vec![Some((1, n)), None] };
+            left = 0;
+        }
+        while left > 0 {
+            let size = 1 + below(left);
+            let low = below(n - size + 1);
+            parts.push(Some((low, low + size)));
+            left -= size;
+        }
+        let result = ["CUT", "{replicated}", ""][below(3) as usize];
+        shifted(n, n_devices, &parts, result);
+    }
+}

@@ -8,6 +8,7 @@ mod forward;
 mod hoist_conversions;
 mod hoist_invariants;
 mod inline_calls;
+mod merge_slices;
 mod scatter_to_select;
 mod simplify_algebra;
 mod simplify_tuples;
@@ -21,6 +22,7 @@ pub const PASSES: &[&PassInfo] = &[
     &hoist_conversions::INFO,
     &hoist_invariants::INFO,
     &inline_calls::INFO,
+    &merge_slices::INFO,
     &scatter_to_select::INFO,
     &simplify_algebra::INFO,
     &simplify_tuples::INFO,

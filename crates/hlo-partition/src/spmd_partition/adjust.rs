@@ -185,36 +185,7 @@ impl Lowering<'_> {
         let places = self.mesh.places(&atoms);
         let mut windows = Vec::new();
         for piece in &plan.pieces {
-            let own = self.rows(value, dim, (piece.low, piece.high))?;
-            let mut found = None;
-            if piece.tile_of_shard.iter().enumerate().any(|(s, &tile)| tile == Some(s as i64)) {
-                found = Some(own);
-            }
-            for round in piece.rounds() {
-                let pairs = self.device_pairs(&atoms, &round);
-                let key = (value, dim, (piece.low, piece.high), pairs);
-                let sent = match self.body.sent.get(&key) {
-                    Some(&sent) => sent,
-                    None => {
-                        let sent = self.permuted(own, key.3.clone())?;
-                        self.explain(sent, || format!("rows {}..{} of a tile along dim {dim}", piece.low, piece.high));
-                        self.body.sent.insert(key, sent);
-                        sent
-                    }
-                };
-                found = Some(match found {
-                    None => sent,
-                    Some(known) => {
-                        let is_target = |place: &i64| i64::from(round.iter().any(|&(_, to)| to == *place));
-                        let received: Vec<i64> = places.iter().map(is_target).collect();
-                        let received = self.looked_up(&received)?;
-                        let zero = self.number(0);
-                        let is_received = self.compare(received, zero, Comparison::Ne)?;
-                        self.select(is_received, sent, known)?
-                    }
-                });
-            }
-            windows.push(found.unwrap_or(own));
+            windows.push(self.fetched(value, dim, &atoms, piece)?);
         }
         if windows.is_empty() {
             // No shard reads a row of the array.
@@ -270,7 +241,7 @@ impl Lowering<'_> {
     }
 
     /// Pairs of devices for pairs of places along some atoms, at every place along the others.
-    fn device_pairs(&self, atoms: &[Atom], pairs: &[(i64, i64)]) -> Vec<(i64, i64)> {
+    pub(super) fn device_pairs(&self, atoms: &[Atom], pairs: &[(i64, i64)]) -> Vec<(i64, i64)> {
         let mut out = Vec::new();
         for group in self.mesh.groups(atoms) {
             for &(from, to) in pairs {

@@ -1,6 +1,7 @@
 //! The program of one device, computation by computation.
 
 use super::choose::ComputeRule;
+use super::shifts::only_shifted;
 use crate::error::PartitionError;
 use crate::mesh::{ModuleMesh, ReadSharding};
 use crate::prices::{Price, Prices};
@@ -123,6 +124,8 @@ pub(super) struct Lowering<'m> {
     pub region_manual: AtomList,
     /// Instructions whose names are taken by what they became.
     named: EntitySet<InstId>,
+    /// Slices that nothing but shifts reads.
+    only_shifted: EntitySet<InstId>,
     pub order: Vec<CompId>,
     pub decisions: IndexMap<InstId, Decision>,
 }
@@ -140,6 +143,7 @@ impl<'m> Lowering<'m> {
             .map_err(|error| PartitionError::about("sharding", Entity::Module, error.to_string()))?;
         module.header.num_partitions = mesh.n_devices() as i64;
         let channels = ChannelIds::free_in(module);
+        let only_shifted = only_shifted(module);
         let mut lowering = Lowering {
             module,
             mesh,
@@ -154,6 +158,7 @@ impl<'m> Lowering<'m> {
             deadline,
             region_manual: AtomList::new(),
             named: EntitySet::new(),
+            only_shifted,
             order: Vec::new(),
             decisions: IndexMap::new(),
         };
@@ -262,7 +267,8 @@ impl<'m> Lowering<'m> {
             self.write_parameter(param, number, &forms)?;
         }
         for inst in self.module.comp(comp).insts.clone() {
-            if self.module.inst(inst).opcode != Opcode::Parameter {
+            // What shifts alone read is written where one of them needs it.
+            if self.module.inst(inst).opcode != Opcode::Parameter && !self.only_shifted.contains(inst) {
                 self.deadline.check()?;
                 self.body.source = Some(inst);
                 let leaves = self.lower(inst)?;

@@ -46,6 +46,7 @@ mod lowering;
 mod ops;
 mod regions;
 mod scan;
+mod shifts;
 
 use crate::error::PartitionError;
 use crate::prices::{MACHINE, PRICE, Price};

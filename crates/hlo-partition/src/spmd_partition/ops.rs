@@ -23,6 +23,9 @@ impl Lowering<'_> {
         if self.module.inst(inst).opcode.row().effects == Effects::SideEffect || self.module.must_stay(inst) {
             return Err(self.refuse(inst, "expected an op without side effects outside of manual regions"));
         }
+        if let Some(leaves) = self.lower_shift(inst)? {
+            return Ok(leaves);
+        }
         let operands: Vec<TileValue> =
             self.module.inst(inst).operands.clone().iter().map(|&o| self.leaf(o)).collect::<Result<_, _>>()?;
         if let Some(leaves) = self.lower_scan(inst, &operands)? {

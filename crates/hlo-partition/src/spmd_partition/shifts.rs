@@ -1,0 +1,304 @@
+//! Arrays that are put together from rows of one array: shifted, rolled, with other borders.
+//!
+//! `concatenate(slice(x, [n-1:n]), slice(x, [0:n-1]))` turns a cut array round by a row. Every tile of the result is rows of tiles of `x`, so each
+//! device gets the rows that it lacks from whoever holds them, and puts them beside its own: one permute of one row. Slices of sizes
+//! that tiles do not divide would be cut, filled up, and sent there and back.
+
+use super::halo::HaloPiece;
+use super::lowering::{Leaves, Lowering, TileValue};
+use crate::error::PartitionError;
+use crate::sharding::Atom;
+use cranelift_entity::EntitySet;
+use hlo_ir::attrs::{Attrs, Comparison, PadDim, SliceAttrs, SliceDim};
+use hlo_ir::{InstId, Module, Opcode};
+use std::collections::BTreeSet;
+
+/// Most intervals of a tile that are put together, and most permutes that bring their rows.
+const MAX_INTERVALS: usize = 8;
+
+/// An array put together along one dim from rows of another one of the same shape.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Shift {
+    /// The array whose rows these are.
+    source: InstId,
+    dim: usize,
+    /// Rows of the dim.
+    n_rows: i64,
+    /// The parts, in order.
+    parts: Vec<Part>,
+    /// The slices that this is made of.
+    pub slices: Vec<InstId>,
+}
+
+/// Rows that follow one another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Part {
+    n_rows: i64,
+    /// The first row of the source; none where a scalar is repeated.
+    first: Option<i64>,
+    fill: Option<InstId>,
+}
+
+/// Where rows of one shard's tile come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    /// A tile, and the row in it.
+    Tile(i64, i64),
+    /// A scalar that they repeat.
+    Fill(InstId),
+}
+
+/// Rows of a tile that lie at the same places on all devices.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Interval {
+    n_rows: i64,
+    of_shard: Vec<Origin>,
+}
+
+/// The slices that nothing but shifts reads.
+pub(super) fn only_shifted(module: &Module) -> EntitySet<InstId> {
+    let (users, mut found) = (module.users(), EntitySet::new());
+    for &comp in module.computations() {
+        let root = module.comp(comp).root.expand();
+        let shifts: Vec<Shift> = module.comp(comp).insts.iter().filter_map(|&inst| find_shift(module, inst)).collect();
+        for &slice in shifts.iter().flat_map(|shift| &shift.slices) {
+            let is_shift = |&user: &InstId| find_shift(module, user).is_some_and(|shift| shift.slices.contains(&slice));
+            if root != Some(slice) && users[slice].iter().all(is_shift) {
+                found.insert(slice);
+            }
+        }
+    }
+    found
+}
+
+/// What `inst` is put together from, if it is a shift.
+pub(super) fn find_shift(module: &Module, inst: InstId) -> Option<Shift> {
+    let instruction = module.inst(inst);
+    let (dim, pieces) = match &instruction.attrs {
+        Attrs::Dims(attrs) if instruction.opcode == Opcode::Concatenate => {
+            (usize::try_from(*attrs.dimensions.first()?).ok()?, instruction.operands.to_vec())
+        }
+        Attrs::Pad(attrs) => {
+            let padded: Vec<usize> =
+                (0..attrs.padding.len()).filter(|&dim| attrs.padding[dim] != PadDim::default()).collect();
+            let &[dim] = padded.as_slice() else { return None };
+            (dim, vec![*instruction.operands.first()?])
+        }
+        _ => return None,
+    };
+    let n_rows = *module.shape(inst).as_array()?.dims.get(dim)?;
+    let (mut parts, mut slices, mut source) = (Vec::new(), Vec::new(), None);
+    for piece in pieces {
+        let (of, (low, high)) = rows_of(module, piece, dim)?;
+        if of == piece || source.is_some_and(|source| source != of) {
+            return None;
+        }
+        source = Some(of);
+        slices.push(piece);
+        parts.push(Part { n_rows: high - low, first: Some(low), fill: None });
+    }
+    if let Attrs::Pad(attrs) = &instruction.attrs {
+        let (pad, fill) = (attrs.padding[dim], instruction.operands.get(1).copied());
+        if pad.interior != 0 || pad.low < 0 || pad.high < 0 {
+            return None;
+        }
+        parts.insert(0, Part { n_rows: pad.low, first: None, fill });
+        parts.push(Part { n_rows: pad.high, first: None, fill });
+    }
+    let source = source?;
+    let is_alike = module.shape(source).as_array()?.dims == module.shape(inst).as_array()?.dims;
+    is_alike.then_some(Shift { source, dim, n_rows, parts, slices })
+}
+
+/// The array of which `piece` is a slice along `dim` alone, and which rows; the piece itself where it is no such slice.
+fn rows_of(module: &Module, piece: InstId, dim: usize) -> Option<(InstId, (i64, i64))> {
+    let whole = (piece, (0, *module.shape(piece).as_array()?.dims.get(dim)?));
+    let Some(SliceAttrs { slice }) = SliceAttrs::of(&module.inst(piece).attrs) else { return Some(whole) };
+    let &of = module.inst(piece).operands.first()?;
+    let dims = &module.shape(of).as_array()?.dims;
+    let is_row =
+        |(k, at): (usize, &SliceDim)| at.stride == 1 && (k == dim || (at.start, Some(&at.limit)) == (0, dims.get(k)));
+    let rows = slice.get(dim).map(|at| (at.start, at.limit))?;
+    Some(if slice.iter().enumerate().all(is_row) { (of, rows) } else { whole })
+}
+
+impl Shift {
+    /// Where the rows of each shard's tile come from, in intervals that are the same for all shards; none if these are too many.
+    fn intervals(&self, n_shards: i64) -> Option<Vec<Interval>> {
+        let tile = self.n_rows / n_shards;
+        let mut borders = BTreeSet::from([0, tile]);
+        let mut begin = 0;
+        for part in &self.parts {
+            borders.insert(begin % tile);
+            // Where the rows pass from one tile of the source to the next one.
+            borders.extend(part.first.map(|first| (begin - first).rem_euclid(tile)));
+            begin += part.n_rows;
+        }
+        if borders.len() > MAX_INTERVALS + 1 {
+            return None;
+        }
+        let borders: Vec<i64> = borders.into_iter().collect();
+        let interval = |pair: &[i64]| {
+            let (low, high) = (*pair.first()?, *pair.last()?);
+            let of_shard = (0..n_shards).map(|shard| self.origin(shard * tile + low, tile)).collect::<Option<_>>()?;
+            Some(Interval { n_rows: high - low, of_shard })
+        };
+        borders.windows(2).map(interval).collect()
+    }
+
+    /// Where a row of the result comes from.
+    fn origin(&self, row: i64, tile: i64) -> Option<Origin> {
+        let mut begin = 0;
+        for part in &self.parts {
+            if row < begin + part.n_rows {
+                return match part.first {
+                    Some(first) => Some(Origin::Tile((first + row - begin) / tile, (first + row - begin) % tile)),
+                    None => part.fill.map(Origin::Fill),
+                };
+            }
+            begin += part.n_rows;
+        }
+        None
+    }
+}
+
+impl Interval {
+    /// What is fetched: a piece for each row where it begins in its tile.
+    fn pieces(&self) -> Vec<HaloPiece> {
+        let lows = self.of_shard.iter().filter_map(|origin| match *origin {
+            Origin::Tile(_, low) => Some(low),
+            Origin::Fill(_) => None,
+        });
+        let piece = |low: i64| {
+            let of_shard = |origin: &Origin| match *origin {
+                Origin::Tile(tile, at) if at == low => Some(tile),
+                Origin::Tile(..) | Origin::Fill(_) => None,
+            };
+            HaloPiece { low, high: low + self.n_rows, tile_of_shard: self.of_shard.iter().map(of_shard).collect() }
+        };
+        lows.collect::<BTreeSet<i64>>().into_iter().map(piece).collect()
+    }
+}
+
+impl Lowering<'_> {
+    /// A shift along a cut dim; `None` for other instructions, and where the parts are put together like any others.
+    pub(super) fn lower_shift(&mut self, inst: InstId) -> Result<Option<Leaves>, PartitionError> {
+        let Some(shift) = find_shift(self.module, inst) else { return Ok(None) };
+        let source = self.leaf(shift.source)?;
+        let atoms: Vec<Atom> = source.sharding.dims.get(shift.dim).map(|atoms| atoms.to_vec()).unwrap_or_default();
+        let n_shards = self.mesh.n_places(&atoms);
+        let is_as_wanted = self.wanted(inst, 0)?.is_none_or(|wanted| wanted == source.sharding);
+        let fits = source.sharding.partial.is_empty() && n_shards > 1 && shift.n_rows % n_shards == 0 && is_as_wanted;
+        let intervals = fits.then(|| shift.intervals(n_shards)).flatten().filter(|intervals| {
+            let pieces = intervals.iter().flat_map(Interval::pieces);
+            pieces.map(|piece| piece.rounds().len()).sum::<usize>() <= MAX_INTERVALS
+        });
+        let Some(intervals) = intervals else {
+            self.lower_postponed(&shift)?;
+            return Ok(None);
+        };
+        let mut rows = Vec::with_capacity(intervals.len());
+        for interval in &intervals {
+            rows.push(self.write_interval(&source, (shift.dim, &atoms), interval)?);
+        }
+        let joined = self.joined(&rows, shift.dim)?;
+        if rows.len() > 1 {
+            self.keep_name(joined, inst);
+        }
+        let whole = self.module.shape(inst).clone();
+        Ok(Some(Leaves::from_iter([TileValue { inst: joined, whole, ..source }])))
+    }
+
+    /// The slices of a shift that is put together like any other array.
+    fn lower_postponed(&mut self, shift: &Shift) -> Result<(), PartitionError> {
+        let source = self.body.source;
+        for &slice in &shift.slices {
+            if !self.body.values.contains_key(&slice) {
+                self.body.source = Some(slice);
+                let leaves = self.lower_op(slice)?;
+                self.body.values.insert(slice, leaves);
+            }
+        }
+        self.body.source = source;
+        Ok(())
+    }
+
+    /// Rows of the result on every device.
+    fn write_interval(
+        &mut self,
+        source: &TileValue,
+        (dim, atoms): (usize, &[Atom]),
+        interval: &Interval,
+    ) -> Result<InstId, PartitionError> {
+        let places = self.mesh.places(atoms);
+        let at = |place: i64| usize::try_from(place).ok().and_then(|place| interval.of_shard.get(place));
+        let mut found: Option<InstId> = None;
+        for piece in interval.pieces() {
+            let rows = self.fetched(source.inst, dim, atoms, &piece)?;
+            let is_its = |place: i64| matches!(at(place), Some(Origin::Tile(_, low)) if *low == piece.low);
+            found = Some(self.where_device(&places, is_its, (rows, found))?);
+        }
+        let fills: BTreeSet<InstId> = interval
+            .of_shard
+            .iter()
+            .filter_map(|origin| match *origin {
+                Origin::Fill(scalar) => Some(scalar),
+                Origin::Tile(..) => None,
+            })
+            .collect();
+        for scalar in fills {
+            let fill = self.leaf(scalar)?.inst;
+            let mut dims = self.array(source.inst)?.dims;
+            dims.get_mut(dim).into_iter().for_each(|rows| *rows = interval.n_rows);
+            let filled = self.repeated(fill, &dims)?;
+            let is_its = |place: i64| at(place) == Some(&Origin::Fill(scalar));
+            found = Some(self.where_device(&places, is_its, (filled, found))?);
+        }
+        found.ok_or_else(|| self.defect("rows from nowhere".into()))
+    }
+
+    /// The rows of a piece on every device: its own tile's, or those that it is sent.
+    pub(super) fn fetched(
+        &mut self,
+        value: InstId,
+        dim: usize,
+        atoms: &[Atom],
+        piece: &HaloPiece,
+    ) -> Result<InstId, PartitionError> {
+        let places = self.mesh.places(atoms);
+        let own = self.rows(value, dim, (piece.low, piece.high))?;
+        let keeps_own = piece.tile_of_shard.iter().zip(0..).any(|(&tile, shard)| tile == Some(shard));
+        let mut found = keeps_own.then_some(own);
+        for round in piece.rounds() {
+            let pairs = self.device_pairs(atoms, &round);
+            let key = (value, dim, (piece.low, piece.high), pairs);
+            let sent = match self.body.sent.get(&key) {
+                Some(&sent) => sent,
+                None => {
+                    let sent = self.permuted(own, key.3.clone())?;
+                    self.explain(sent, || format!("rows {}..{} of a tile along dim {dim}", piece.low, piece.high));
+                    self.body.sent.insert(key, sent);
+                    sent
+                }
+            };
+            let is_target = |place: i64| round.iter().any(|&(_, to)| to == place);
+            found = Some(self.where_device(&places, is_target, (sent, found))?);
+        }
+        Ok(found.unwrap_or(own))
+    }
+
+    /// One value on the devices at some places, and elsewhere another one, if there is one.
+    fn where_device(
+        &mut self,
+        places: &[i64],
+        is_there: impl Fn(i64) -> bool,
+        (value, otherwise): (InstId, Option<InstId>),
+    ) -> Result<InstId, PartitionError> {
+        let Some(otherwise) = otherwise else { return Ok(value) };
+        let table: Vec<i64> = places.iter().map(|&place| i64::from(is_there(place))).collect();
+        let found = self.looked_up(&table)?;
+        let zero = self.number(0);
+        let is_it = self.compare(found, zero, Comparison::Ne)?;
+        self.select(is_it, value, otherwise)
+    }
+}
