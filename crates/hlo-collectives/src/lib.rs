@@ -14,6 +14,7 @@ mod pipeline_loop_collectives;
 mod reassociate_all_reduce;
 mod refusal;
 mod rematerialize_all_gather;
+mod shrink_collectives;
 mod sink_all_reduce;
 mod split_microbatches;
 mod split_tuple_all_reduce;
@@ -34,6 +35,7 @@ pub const PASSES: &[&PassInfo] = &[
     &pipeline_loop_collectives::INFO,
     &reassociate_all_reduce::INFO,
     &rematerialize_all_gather::INFO,
+    &shrink_collectives::INFO,
     &sink_all_reduce::INFO,
     &split_microbatches::INFO,
     &split_tuple_all_reduce::INFO,

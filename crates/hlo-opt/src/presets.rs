@@ -57,7 +57,7 @@ const LEAST_GAIN_OF_PARTITION: f64 = 0.01;
 
 /// What makes each gradient one array that is summed once, before the sharding.
 pub const PREPARE: &str = "inline-calls,simplify-tuples,scatter-to-select,hoist-invariants,split-tuple-all-reduce,sink-all-reduce,reassociate-all-reduce,\
-                       fold-all-reduce-of-all-reduce,sink-all-reduce,flatten-update,all-reduce-to-reduce-scatter,dce";
+                       fold-all-reduce-of-all-reduce,sink-all-reduce,flatten-update,all-reduce-to-reduce-scatter,shrink-collectives,dce";
 /// State crosses the interface in shards. Weights in shards are gathered in the type in which loops take them.
 macro_rules! state {
     ($options:literal) => {
@@ -113,7 +113,7 @@ const PLAN_REWRITTEN: &str = planned!("{algebra=rewritten}");
 /// The partitioner reduces partial sums where they arise; this reduces them once, and where they are smallest. What every iteration
 /// of a loop exchanges alike is exchanged before it.
 const EXCHANGE_ONCE: &str = "hoist-invariants{exchanges=true},sink-all-reduce,reassociate-all-reduce,sink-all-reduce,\
-                             all-reduce-to-reduce-scatter,dce";
+                             all-reduce-to-reduce-scatter,shrink-collectives,dce";
 const SHARD_UPDATES: &str = "shard-weight-update{profit=auto},dce,combine-collectives{mode=variadic}";
 
 /// The modules that a preset is about.

@@ -43,6 +43,6 @@ fn finding(cx: &AuditCx<'_>, sliced: SlicedGather<'_>) -> Finding {
         ),
         also: found.slices,
         cost: gather.cost(needless, gather.n_runs),
-        remedy: "take the slice of the local part first, and gather that".into(),
+        remedy: cx.remedy("take the slice of the local part first, and gather that", "shrink-collectives"),
     }
 }

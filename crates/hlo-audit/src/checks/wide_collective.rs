@@ -66,7 +66,7 @@ fn check(cx: &AuditCx<'_>, collective: &Collective, k: usize) -> Option<Finding>
             cx.name(convert)
         ),
         cost: collective.cost(needless, collective.n_runs),
-        remedy: remedy.into(),
+        remedy: cx.remedy(remedy, "shrink-collectives"),
     })
 }
 
