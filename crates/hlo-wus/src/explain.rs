@@ -11,7 +11,7 @@ use hlo_analysis::values::{InstLeaf, Origin, User, ValueId};
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::report::{Alternative, Decision};
 use hlo_sort::SharedSort;
-use hlo_spmd::{CollectiveChange, KeptCopy, MergedCopies, is_rebuilt};
+use hlo_spmd::{CollectiveChange, KeptCopy, MergedCopies, find_scaling, is_rebuilt};
 use std::fmt;
 
 /// What was emitted, for each region; all of it is gone through once.
@@ -104,6 +104,9 @@ pub(crate) fn sharded(
             "; predicted to be slower, since {n_gathered} values leave the entry and are gathered each time: \
              state=auto or a loop round the step keeps state in shards, profit=auto leaves such updates as they are"
         );
+    }
+    if is > was {
+        decision.reason += &returned_gradient(context, problem, region_idx).unwrap_or_default();
     }
     let n_slow = problem.n_bound_by_arithmetic(region_idx);
     if n_slow > 0 {
@@ -249,7 +252,40 @@ pub(crate) fn whole(
             )
         }
     };
-    format!("predicted {before:.0} ns as it is and {after:.0} ns in shards: {why}; profit=always shards in any case")
+    let returned = returned_gradient(context, problem, region_idx).unwrap_or_default();
+    format!(
+        "predicted {before:.0} ns as it is and {after:.0} ns in shards: {why}; profit=always shards in any case{returned}"
+    )
+}
+
+/// That a gradient leaves the entry as it is, or scaled, and no input takes it: what to do, after a semicolon.
+fn returned_gradient(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize) -> Option<String> {
+    let module = context.module;
+    let mut open: Vec<ValueId> = problem.regions.get(region_idx)?.gradients.iter().copied().collect();
+    let mut seen: IndexSet<ValueId> = open.iter().copied().collect();
+    while let Some(value) = open.pop() {
+        for one in &context.values.uses[value] {
+            let next = match one.user {
+                User::Exit(output) if !problem.pairs().any(|(paired, _)| paired == output as usize) => {
+                    return Some(format!(
+                        "; output {output} is the gradient, and no input takes it: free gradients before the step ends, in PyTorch by \
+                         `optimizer.zero_grad(set_to_none=True)`, and it need not be whole"
+                    ));
+                }
+                User::Op { inst, operand } => {
+                    let operand = module.inst(inst).operands.get(operand as usize).copied();
+                    let is_scaled = operand.is_some_and(|operand| find_scaling(module, inst, operand).is_some());
+                    let moves = [Opcode::Convert, Opcode::Copy, Opcode::Reshape, Opcode::Transpose, Opcode::Bitcast];
+                    let is_kept = is_scaled || moves.contains(&module.inst(inst).opcode);
+                    is_kept.then(|| context.values.of(inst)).flatten()
+                }
+                User::Becomes(next) => Some(next),
+                User::Exit(_) | User::Opaque(_) => None,
+            };
+            open.extend(next.filter(|&next| seen.insert(next)));
+        }
+    }
+    None
 }
 
 /// What is in the way of an update that computes nothing from weights or state in shards.
