@@ -173,6 +173,58 @@ fn the_optimizers_state_alone_crosses_the_interface_in_shards() {
     }
 }
 
+/// Two of four devices add a gradient up, and the other two repeat their work.
+const REPEATED: &str = "\
+HloModule repeated, num_partitions=4
+
+%add (a: s32[], b: s32[]) -> s32[] {
+  %a = s32[] parameter(0)
+  %b = s32[] parameter(1)
+  ROOT %sum = s32[] add(%a, %b)
+}
+
+ENTRY %main (w: s32[6,4], m: s32[6,4], x: s32[6,4], b: s32[8,3], y: s32[8,3]) -> (s32[6,4], s32[6,4], s32[8,3]) {
+  %w = s32[6,4] parameter(0), sharding={replicated}
+  %m = s32[6,4] parameter(1), sharding={replicated}
+  %x = s32[6,4] parameter(2), sharding={devices=[2,1,2]<=[2,2]T(1,0) last_tile_dim_replicate}
+  %b = s32[8,3] parameter(3), sharding={replicated}
+  %y = s32[8,3] parameter(4), sharding={devices=[4,1]<=[4]}
+  %scaled = s32[6,4] multiply(%x, %w)
+  %g = s32[6,4] all-reduce(%scaled), channel_id=1, replica_groups={{0,1},{2,3}}, use_global_device_ids=true, to_apply=%add
+  %two = s32[] constant(2)
+  %twos = s32[6,4] broadcast(%two), dimensions={}
+  %kept = s32[6,4] multiply(%m, %twos)
+  %m1 = s32[6,4] add(%kept, %g)
+  %w1 = s32[6,4] subtract(%w, %m1)
+  %h = s32[8,3] all-reduce(%y), channel_id=2, replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=%add
+  %b1 = s32[8,3] subtract(%b, %h)
+  ROOT %out = (s32[6,4], s32[6,4], s32[8,3]) tuple(%w1, %m1, %b1)
+}
+";
+
+#[test]
+fn state_lies_over_all_devices_that_hold_the_same() {
+    let before = hlo_text::parse_module(REPEATED).unwrap_or_else(|e| panic!("{e:?}")).module;
+    for (state, n_cut) in [("optimizer", 1), ("gradients", 1), ("parameters", 3)] {
+        let mut main = before.clone();
+        let pass = format!("shard-weight-update{{min-bytes=0,state={state}}}");
+        let report = run(&pass, &mut main, &ParamFacts::default());
+        let (shard, unshard) = (module_of(&report, "shard.hlo"), module_of(&report, "unshard.hlo"));
+        let outcome = check_chain(&before, &[&shard, &main, &unshard], "int9 int9 int9 int9 int9", Nearness::Exact);
+        outcome.unwrap_or_else(|e| panic!("{state}: {e}"));
+        let manifest = manifest_of(&report);
+        let params = manifest["params"].as_array().expect("params");
+        let cut: Vec<_> = params.iter().filter(|param| param["sharded"] == true).collect();
+        assert_eq!(cut.len(), n_cut, "{state}: {manifest}");
+        assert_eq!(manifest["repeated_work"], serde_json::json!({"summed_by": 2, "held_by": 4}), "{state}");
+        let repeated: Vec<_> = report.decisions.iter().filter(|decision| decision.action == "repeated").collect();
+        assert_eq!(repeated.len(), 1, "{state}");
+        for param in cut {
+            assert_eq!(param["groups"], serde_json::json!([[0, 1, 2, 3]]), "{state}");
+        }
+    }
+}
+
 #[test]
 fn state_of_a_loop_of_steps_crosses_the_interface_in_shards() {
     assert_eq!(check_program("mlp_adam_fori.hlo", "auto"), (18, 18));

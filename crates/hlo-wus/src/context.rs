@@ -32,11 +32,11 @@ pub struct ShardingContext<'a> {
     pub values: &'a Values,
     /// Which values are equal on which devices.
     pub replication: &'a Replication,
-    /// The groups over which gradients are summed.
+    /// The groups of devices that hold the gradients, over which shards lie.
     pub groups: &'a [Vec<u32>],
     /// Number of shards.
     pub n_shards: usize,
-    /// Gradients: results of all-reduces over these groups.
+    /// Gradients: results of all-reduces over these groups, or over parts of them of which the others repeat the work.
     pub gradients: IndexSet<ValueId>,
     /// How the entry's parameters may be cut.
     pub cuts: StateCuts,
@@ -113,6 +113,12 @@ impl<'a> ShardingContext<'a> {
             self.of_shapes.insert(key, place);
         }
         place
+    }
+
+    /// Whether a gradient is added up by all devices that hold it, so that it can be scattered to them.
+    pub(crate) fn is_summed_by_all(&self, gradient: ValueId) -> bool {
+        let groups = self.module.device_groups(self.values.inst(gradient));
+        groups.is_ok_and(|groups| groups.groups.iter().any(|group| group.len() >= self.n_shards))
     }
 
     /// Whether a value can be rebuilt on a shard from nothing: constants, iota, a scalar's broadcast. Such values have no

@@ -261,7 +261,7 @@ pub(crate) fn whole(
 /// That a gradient leaves the entry as it is, or scaled, and no input takes it: what to do, after a semicolon.
 fn returned_gradient(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize) -> Option<String> {
     let module = context.module;
-    let mut open: Vec<ValueId> = problem.regions.get(region_idx)?.gradients.iter().copied().collect();
+    let mut open: Vec<ValueId> = problem.regions.get(region_idx)?.gradients.to_vec();
     let mut seen: IndexSet<ValueId> = open.iter().copied().collect();
     while let Some(value) = open.pop() {
         for one in &context.values.uses[value] {

@@ -2,8 +2,10 @@
 
 use crate::error::GradientRefusal;
 use cranelift_entity::EntitySet;
+use hlo_analysis::replication::Replication;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{CompId, InstId, Module, Opcode};
+use std::collections::BTreeMap;
 
 /// An all-reduce that a reduce-scatter can replace.
 #[derive(Clone, Debug)]
@@ -14,6 +16,23 @@ pub struct Gradient {
     pub comp: CompId,
     /// Its groups of flat device ids, equal in size, members in the order of their shards.
     pub groups: Vec<Vec<u32>>,
+}
+
+impl Gradient {
+    /// The groups of devices that hold the same sum: more than those that add it up where others repeat their work. Its own groups,
+    /// unless all of the others are of one size.
+    pub fn holders(&self, replication: &Replication) -> Vec<Vec<u32>> {
+        let mut of_class: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let classes = replication.classes(self.all_reduce, 0).unwrap_or_default();
+        for (device, &class) in (0..).zip(classes) {
+            of_class.entry(class).or_default().push(device);
+        }
+        let own = self.groups.first().map_or(0, Vec::len);
+        let holders: Vec<Vec<u32>> = of_class.into_values().collect();
+        let size = holders.first().map_or(0, Vec::len);
+        let is_wider = size > own && size.is_multiple_of(own) && holders.iter().all(|group| group.len() == size);
+        if is_wider { holders } else { self.groups.clone() }
+    }
 }
 
 /// An all-reduce that stays, and why.

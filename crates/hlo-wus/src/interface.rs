@@ -61,6 +61,8 @@ pub struct Interface {
     pub outputs: Vec<Leaf>,
     /// State: parameter and output.
     pub state_pairs: Vec<Pair>,
+    /// How many devices add a gradient up, and how many hold it, where others repeat their work.
+    pub repeated: Option<RepeatedWork>,
     replica_count: i64,
     num_partitions: i64,
     param_marks: Vec<(Option<Sharding>, Vec<bool>)>,
@@ -94,6 +96,7 @@ impl Interface {
             params,
             outputs,
             state_pairs: Vec::new(),
+            repeated: None,
             replica_count: module.header.replica_count,
             num_partitions: module.header.num_partitions,
             param_marks,
@@ -294,6 +297,7 @@ impl Interface {
             params: self.params.iter().enumerate().map(|(i, leaf)| self.entry(i, leaf)).collect(),
             outputs: self.outputs.iter().enumerate().map(|(i, leaf)| self.entry(i, leaf)).collect(),
             state_pairs: self.state_pairs.clone(),
+            repeated_work: self.repeated,
         };
         serde_json::to_string_pretty(&manifest).unwrap_or_default() + "\n"
     }
@@ -385,6 +389,17 @@ struct Manifest {
     params: Vec<ManifestLeaf>,
     outputs: Vec<ManifestLeaf>,
     state_pairs: Vec<Pair>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repeated_work: Option<RepeatedWork>,
+}
+
+/// Gradients that some devices add up, while others do the same work again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct RepeatedWork {
+    /// Devices that add a gradient up.
+    pub summed_by: usize,
+    /// Devices that hold the sum.
+    pub held_by: usize,
 }
 
 /// One parameter or output of the manifest.
@@ -426,6 +441,7 @@ mod tests {
             params: Vec::new(),
             outputs: Vec::new(),
             state_pairs: Vec::new(),
+            repeated: None,
             replica_count: 1,
             num_partitions: 4,
             param_marks: Vec::new(),

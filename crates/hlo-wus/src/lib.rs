@@ -44,7 +44,7 @@ pub use error::{GradientRefusal, WusError};
 pub use find::{Gradient, LeftGradient, find_gradients};
 pub use format::candidates;
 pub use hlo_analysis::min_cut::UNCUTTABLE;
-pub use interface::{Interface, Leaf, LeafShards};
+pub use interface::{Interface, Leaf, LeafShards, RepeatedWork};
 pub use machine::{Kind, Times, times};
 pub use problem::{Problem, Rate, Terms};
 pub use region::UpdateRegion;

@@ -535,7 +535,9 @@ impl Problem {
         let comp = module.inst(context.values.inst(value)).parent;
         let bytes = context.values.shape(module, value).map_or(0, ArrayShape::size_bytes);
         let padded = bytes as f64 * (1.0 + region.split.waste());
-        if context.gradients.contains(&value) {
+        if context.gradients.contains(&value) && !context.is_summed_by_all(value) {
+            // The sum is whole in any case, and a shard of it costs nothing.
+        } else if context.gradients.contains(&value) {
             out.terms.push(Term::Full(node, out.collective(comp, Kind::AllReduce, bytes as f64)));
             out.terms.push(Term::Shard(node, out.collective(comp, Kind::ReduceScatter, padded)));
         } else if !self.computes[value] && !self.paired.contains(&value) {

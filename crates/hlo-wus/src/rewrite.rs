@@ -185,6 +185,11 @@ impl<'m, 's, 'a> Rewriter<'m, 's, 'a> {
     /// A gradient's sum, in shards.
     fn gradient(&mut self, comp: CompId, all_reduce: InstId, format: &ShardFormat) -> Result<InstId, WusError> {
         self.whole_operands(comp, all_reduce)?;
+        let value = self.values().of(all_reduce);
+        if value.is_some_and(|value| !self.context.is_summed_by_all(value)) {
+            // Devices that repeat the work of others have the whole sum: each takes its shard of it.
+            return self.slice(comp, all_reduce, format);
+        }
         let scattered = self.shards.reduce_scatter(self.module, all_reduce, format)?;
         self.emitted.scattered.push((all_reduce, scattered.reduce_scatter));
         self.emitted.summed_across.extend(scattered.across.map(|across| (all_reduce, across)));

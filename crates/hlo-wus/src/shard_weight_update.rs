@@ -48,8 +48,8 @@ use crate::carried::cut_carried;
 use crate::context::{ShardingContext, StateCuts};
 use crate::error::{GradientRefusal, WusError};
 use crate::explain::{self, Unequal};
-use crate::find::{Gradient, LeftGradient, find_gradients};
-use crate::interface::Interface;
+use crate::find::{LeftGradient, find_gradients};
+use crate::interface::{Interface, RepeatedWork};
 use crate::machine::{Times, times};
 use crate::pairs::{Pair, aliased, joined, parse_pairs};
 use crate::problem::{Problem, Rate, Terms};
@@ -491,10 +491,27 @@ impl ShardWeightUpdate {
         cx.report.count("updates-sharded", 0);
         // Gradients summed over other groups are shards of another problem.
         let mut problems: IndexMap<Vec<Vec<u32>>, Vec<InstId>> = IndexMap::default();
-        for Gradient { all_reduce, groups, .. } in &gradients {
-            problems.entry(groups.clone()).or_default().push(*all_reduce);
+        let replication = cx.analyses.replication(module);
+        let mut repeated = None;
+        for gradient in &gradients {
+            // Who asks for shards wants them over all devices that hold the same; else that is weighed over the devices that send.
+            let groups = match self.state.is_some_and(|form| form != StateForm::Auto) {
+                true => gradient.holders(&replication),
+                false => gradient.groups.clone(),
+            };
+            let size = |groups: &[Vec<u32>]| groups.first().map_or(0, Vec::len);
+            let (summed_by, held_by) = (size(&gradient.groups), size(&groups));
+            if summed_by < held_by {
+                let reason = format!(
+                    "{summed_by} of the {held_by} devices that hold it add it up, the others repeat their work: cut the batch over all {held_by}"
+                );
+                cx.report.decisions.push(Decision::about(module, gradient.all_reduce, "repeated", reason));
+                repeated = Some(RepeatedWork { summed_by, held_by });
+            }
+            problems.entry(groups).or_default().push(gradient.all_reduce);
         }
         let mut interface = self.interface(module)?;
+        interface.iter_mut().for_each(|interface| interface.repeated = repeated);
         for &(param, output) in interface.iter().flat_map(|interface| self.contradicted(interface)) {
             let reason = "the header says that one of the two shares its memory with another array".to_string();
             let subject = format!("state-pairs {param}:{output}");

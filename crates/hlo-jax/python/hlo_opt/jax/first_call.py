@@ -32,9 +32,16 @@ def first_call(name: str, plan: Plan) -> str:
         slower = "equally fast" if abs(change) <= EQUAL_TIMES else f"{abs(change):.0%} {'slower' if change > 0 else 'faster'}"
         times += f" ({slower}; {seconds(before.step_s)} as XLA compiles it)"
     chosen = f'shard="{taken.name}" is taken: ' if len(sharded.ways) > 2 else ""
+    repeated = ""
+    if sharded.repeated is not None:
+        summed_by, held_by = sharded.repeated
+        repeated = (
+            f"; {summed_by} of {held_by} devices compute each gradient and the others repeat their work: keep the batch cut over all of "
+            "them, microbatches by xs = jax.lax.with_sharding_constraint(xs, NamedSharding(mesh, P(None, mesh.axis_names)))"
+        )
     return (
         f"hlo_opt.jax.zero: {name}: {chosen}{len(sharded.cut)} {what} lie in shards over {step.mesh.devices.size} devices, "
-        f"{size(held)} of a device in the place of {size(whole)}; {times}; {_COMES_BACK[taken.name]}"
+        f"{size(held)} of a device in the place of {size(whole)}; {times}; {_COMES_BACK[taken.name]}{repeated}"
     )
 
 

@@ -114,6 +114,7 @@ class Sharded:
         on_host, outputs_on_host: the numbers of the parameters and outputs that lie in the memory of the host.
         failure_of_xla: what XLA's partitioner said of the step, where it failed and there is nothing to compare with.
         whole_because: of parameters that stay whole their numbers, and why.
+        repeated: how many devices add a gradient up, and how many hold it, where the others repeat their work.
     """
 
     module: bytes
@@ -133,6 +134,7 @@ class Sharded:
     outputs_on_host: frozenset[int] = frozenset()
     failure_of_xla: str | None = None
     whole_because: dict[int, str] = dataclasses.field(default_factory=dict)
+    repeated: tuple[int, int] | None = None
 
 
 _MACHINE = "the name of a machine (such as 'h100', or 'h200:4' for four nodes)"
@@ -380,7 +382,12 @@ def _placed(step: Partitioned, module: dict[str, Any], ways: list[Way], taken: i
         on_host=on_host,
         outputs_on_host=outputs_on_host,
         whole_because={leaf["index"]: leaf["whole_because"] for leaf in manifest["params"] if "whole_because" in leaf},
+        repeated=_repeated(manifest.get("repeated_work")),
     )
+
+
+def _repeated(work: dict[str, int] | None) -> tuple[int, int] | None:
+    return None if work is None else (work["summed_by"], work["held_by"])
 
 
 @dataclasses.dataclass
