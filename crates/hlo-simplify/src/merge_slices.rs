@@ -135,19 +135,16 @@ impl Inward<'_> {
         }
         let instruction = self.module.inst(value).clone();
         let first = *instruction.operands.first()?;
-        match &instruction.attrs {
-            Attrs::Slice(_) => {
-                let outer = contiguous(self.module, value)?;
-                let moved = rows.iter().zip(&outer).map(|(&(low, high), &(start, _))| (start + low, start + high));
-                Some(self.part(first, &moved.collect(), depth))
-            }
-            Attrs::Dims(attrs) if instruction.opcode == Opcode::Concatenate => {
-                let dim = usize::try_from(*attrs.dimensions.first()?).ok()?;
-                self.taken_of_parts(value, &instruction.operands, (dim, rows), depth)
-            }
-            Attrs::Pad(attrs) => self.taken_of_padded(value, (first, &attrs.padding), rows, depth),
-            _ => None,
+        if let Some(outer) = contiguous(self.module, value) {
+            let moved = rows.iter().zip(&outer).map(|(&(low, high), &(start, _))| (start + low, start + high));
+            return Some(self.part(first, &moved.collect(), depth));
         }
+        if let Some(attrs) = PadAttrs::of(&instruction.attrs) {
+            return self.taken_of_padded(value, (first, &attrs.padding), rows, depth);
+        }
+        let attrs = DimsAttrs::of(&instruction.attrs).filter(|_| instruction.opcode == Opcode::Concatenate)?;
+        let dim = usize::try_from(*attrs.dimensions.first()?).ok()?;
+        self.taken_of_parts(value, &instruction.operands, (dim, rows), depth)
     }
 
     /// The rows of `value`, as they are or from its parts.

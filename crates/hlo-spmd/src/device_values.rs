@@ -43,20 +43,27 @@ impl Search<'_> {
         let n_partitions = module.header.num_partitions.max(1);
         let n_devices = module.n_devices() as i64;
         single(module, inst)?;
-        match (instruction.opcode, instruction.operands.as_slice()) {
-            (Opcode::PartitionId, []) => Some((0..n_devices).map(|d| Element::Int(d % n_partitions)).collect()),
-            (Opcode::ReplicaId, []) => Some((0..n_devices).map(|d| Element::Int(d / n_partitions)).collect()),
-            (Opcode::Constant, []) => constant(module, inst).map(|value| vec![value; n_devices as usize]),
-            (Opcode::DynamicSlice, &[table, place]) => self.looked_up(table, place),
-            (_, &[one]) if is_reshaping(module, inst) => self.elements(one),
-            (_, operands) => {
-                let op = ScalarOp::of(module, inst)?;
-                let columns: Vec<Vec<Element>> =
-                    operands.iter().map(|&operand| self.elements(operand)).collect::<Option<_>>()?;
-                let args = |device: usize| columns.iter().map(|column| column[device]).collect::<Vec<_>>();
-                (0..n_devices as usize).map(|device| op.apply(&args(device))).collect()
-            }
+        let operands = instruction.operands.as_slice();
+        if instruction.opcode == Opcode::PartitionId {
+            return Some((0..n_devices).map(|d| Element::Int(d % n_partitions)).collect());
         }
+        if instruction.opcode == Opcode::ReplicaId {
+            return Some((0..n_devices).map(|d| Element::Int(d / n_partitions)).collect());
+        }
+        if let Some(value) = constant(module, inst) {
+            return Some(vec![value; n_devices as usize]);
+        }
+        if let (Opcode::DynamicSlice, &[table, place]) = (instruction.opcode, operands) {
+            return self.looked_up(table, place);
+        }
+        if let (true, &[one]) = (is_reshaping(module, inst), operands) {
+            return self.elements(one);
+        }
+        let op = ScalarOp::of(module, inst)?;
+        let columns: Vec<Vec<Element>> =
+            operands.iter().map(|&operand| self.elements(operand)).collect::<Option<_>>()?;
+        let args = |device: usize| columns.iter().map(|column| column[device]).collect::<Vec<_>>();
+        (0..n_devices as usize).map(|device| op.apply(&args(device))).collect()
     }
 
     /// The elements of a constant table of one dim at `place`.

@@ -7,7 +7,7 @@
 //! %next = f32[24,6] all-reduce(%local), to_apply=%add
 //! ```
 
-use super::loops::Body;
+use super::body::Body;
 use hlo_ir::attrs::{Attrs, CompareAttrs, Comparison};
 use hlo_ir::edit::Builder;
 use hlo_ir::monoid::{Monoid, find_monoid};
@@ -42,19 +42,14 @@ fn find_choice(body: &Body<'_>, reads: &[InstId], sum: InstId) -> Option<HandedO
             continue;
         }
         let instruction = module.inst(term);
-        match (instruction.opcode, instruction.operands.as_slice()) {
-            (Opcode::Add, terms) => work.extend(terms),
-            (Opcode::Copy, &[term]) => work.push(term),
-            (Opcode::Scatter, &[into, _, _]) => {
-                let adds = module.called(term).first().and_then(|&comp| find_monoid(module, comp)) == Some(Monoid::Add);
-                work.extend(adds.then_some(into));
-            }
-            (_, _) => {
-                let masked = find_masked(module, term).filter(|masked| reads.contains(&masked.value));
-                if let Some(masked) = masked {
-                    return Some(HandedOn { choice: term, masked });
-                }
-            }
+        let operands = instruction.operands.as_slice();
+        let adds = || module.called(term).first().and_then(|&comp| find_monoid(module, comp)) == Some(Monoid::Add);
+        if instruction.opcode == Opcode::Scatter && operands.len() == 3 && adds() {
+            work.extend(operands.first());
+        } else if [Opcode::Add, Opcode::Copy].contains(&instruction.opcode) {
+            work.extend(operands);
+        } else if let Some(masked) = find_masked(module, term).filter(|masked| reads.contains(&masked.value)) {
+            return Some(HandedOn { choice: term, masked });
         }
     }
     None

@@ -22,25 +22,18 @@
 //!
 //! A sum that is scaled by an infinite number, or divided by zero, is infinite; parts of it that have two signs are then no number.
 
+use super::body::{Body, widens};
 use super::branches::IsEqual;
 use super::handed_on::{self, HandedOn};
 use cranelift_entity::EntitySet;
 use hlo_analysis::code::{code_computations, pinned_by_control};
 use hlo_analysis::values::{CallSites, condition_and_body, tuple_elements, tuple_index};
 use hlo_ir::attrs::{Attrs, CombiningAttrs, TupleIndexAttrs};
-use hlo_ir::dtype::NumberClass;
 use hlo_ir::module::UserMap;
-use hlo_ir::monoid::Monoid;
-use hlo_ir::{CompId, DType, InstId, Module, Opcode, Scalar};
+use hlo_ir::{CompId, InstId, Module, Opcode, Scalar};
 use hlo_pass::PassError;
 use hlo_pass::report::{Decision, PassReport};
-use hlo_spmd::{
-    AllReduce, CollectiveChange, Rewrite, Splat, array, check_free, find_all_reduce, find_scaling, find_splat,
-    is_floating,
-};
-
-/// Most instructions between an all-reduce and the sum of a loop.
-const MAX_STEPS: usize = 64;
+use hlo_spmd::{AllReduce, CollectiveChange, Rewrite, Splat, array, check_free, find_splat, is_floating};
 
 /// A loop in a form that is looked into.
 struct Loop {
@@ -63,16 +56,6 @@ struct Accumulator {
     all_reduces: Vec<AllReduce>,
     /// How the element goes into the all-reduce, if it is not added to the result.
     handed_on: Option<HandedOn>,
-}
-
-/// What is looked at in the body of a loop.
-pub(super) struct Body<'a> {
-    pub(super) module: &'a Module,
-    pub(super) users: &'a UserMap,
-    pub(super) pinned: &'a EntitySet<InstId>,
-    /// Whether sums may be done in a wider floating-point type.
-    reassoc: bool,
-    pub(super) is_equal: IsEqual<'a>,
 }
 
 /// Takes all-reduces out of the loops that the entry reaches; how many. `is_equal` holds for the module as it is.
@@ -157,93 +140,6 @@ fn find_accumulators(body: &Body<'_>, found: &Loop) -> Vec<Accumulator> {
             accumulator.all_reduces.iter().all(|a| taken.insert(a.inst)).then_some(accumulator)
         })
         .collect()
-}
-
-impl Body<'_> {
-    /// The all-reduces that `sum` adds to the element read by `reads`; none if it does anything else.
-    fn find_terms(&self, reads: &[InstId], sum: InstId) -> Option<Vec<AllReduce>> {
-        let (module, users) = (self.module, self.users);
-        let shape = array(module, sum)?;
-        let (mut n_carries, mut all_reduces) = (0, Vec::<AllReduce>::new());
-        let mut work = vec![sum];
-        while let Some(term) = work.pop() {
-            // Whatever is in the sum must be used by the sum alone, and each read of the element is such a term.
-            let same_type = array(module, term).is_some_and(|s| s.same_type(shape));
-            if users[term].len() != 1 || !same_type || check_free(module, term, self.pinned).is_err() {
-                return None;
-            }
-            if module.inst(term).opcode == Opcode::Add {
-                work.extend(module.inst(term).operands.iter().copied());
-            } else if reads.contains(&term) {
-                n_carries += 1;
-            } else {
-                let all_reduce = self.find_linear_sum(term, MAX_STEPS)?;
-                if all_reduces.first().is_some_and(|first| first.groups != all_reduce.groups) {
-                    return None;
-                }
-                all_reduces.push(all_reduce);
-            }
-        }
-        let all_reads = reads.iter().map(|&r| users[r].len()).sum::<usize>();
-        (n_carries == 1 && all_reads == 1 && !all_reduces.is_empty()).then_some(all_reduces)
-    }
-
-    /// The all-reduce by addition of which `term`, a value with one user, is a linear function that is the same on all devices of a
-    /// group: rearrangements, scalings, and conversions to a type in which the sum may be done later. At most `n_steps` of them.
-    fn find_linear_sum(&self, term: InstId, n_steps: usize) -> Option<AllReduce> {
-        if let Some(all_reduce) = self.find_sum(term) {
-            return Some(all_reduce);
-        }
-        check_free(self.module, term, self.pinned).ok()?;
-        let n_left = n_steps.checked_sub(1)?;
-        self.linear_operands(term).into_iter().filter(|(next, _)| self.users[*next].len() == 1).find_map(
-            |(next, scale)| {
-                let all_reduce = self.find_linear_sum(next, n_left)?;
-                scale.is_none_or(|scale| (self.is_equal)(scale, &all_reduce.groups)).then_some(all_reduce)
-            },
-        )
-    }
-
-    /// The all-reduce by addition that an instruction is.
-    pub(super) fn find_sum(&self, inst: InstId) -> Option<AllReduce> {
-        let found = find_all_reduce(self.module, inst, self.pinned).ok().flatten();
-        found.filter(|all_reduce| all_reduce.reducer == Some(Monoid::Add))
-    }
-
-    /// The operands that `inst` rearranges, converts or scales, each with the scalar that scales it if that is no constant.
-    fn linear_operands(&self, inst: InstId) -> Vec<(InstId, Option<InstId>)> {
-        let module = self.module;
-        let instruction = module.inst(inst);
-        let Some(&first) = instruction.operands.first() else { return Vec::new() };
-        if [Opcode::Transpose, Opcode::Reshape, Opcode::Copy].contains(&instruction.opcode) {
-            return vec![(first, None)];
-        }
-        if instruction.opcode == Opcode::Convert {
-            let [Some(from), Some(to)] = [first, inst].map(|inst| array(module, inst).map(|shape| shape.dtype)) else {
-                return Vec::new();
-            };
-            let is_exact = narrows(from, to) || (self.reassoc && widens(from, to));
-            return is_exact.then_some((first, None)).into_iter().collect();
-        }
-        let scaled = instruction.operands.iter().filter_map(|&value| match find_scaling(module, inst, value)?.splat {
-            Splat::Scalar(scalar) => Some((value, Some(scalar))),
-            Splat::Value(_) => Some((value, None)),
-        });
-        scaled.collect()
-    }
-}
-
-/// Whether sums of integers that wrap are the same before and after a conversion.
-fn narrows(from: DType, to: DType) -> bool {
-    let is_integer = |t: DType| matches!(t.class(), NumberClass::Signed | NumberClass::Unsigned);
-    is_integer(from) && is_integer(to) && to.bits() <= from.bits()
-}
-
-/// Whether every number of the one floating-point type is one of the other.
-fn widens(from: DType, to: DType) -> bool {
-    let is_wide = |t: DType| matches!(t, DType::F32 | DType::F64);
-    let is_narrow = |t: DType| matches!(t, DType::BF16 | DType::F16);
-    (is_narrow(from) && is_wide(to)) || (from == DType::F32 && to == DType::F64)
 }
 
 /// Lets the body accumulate what it reduced, and reduces the accumulators behind the loop.

@@ -32,6 +32,7 @@
 //! operands of products by default (TF32) rounds each part of the sum then; no sum moves past a product whose `algorithm` asks
 //! for fewer bits. **Errors**: none.
 
+mod body;
 mod branches;
 mod handed_on;
 mod joins;

@@ -45,6 +45,7 @@ mod halo;
 mod lowering;
 mod ops;
 mod regions;
+mod rows;
 mod scan;
 mod shifts;
 

@@ -5,25 +5,22 @@
 //! that tiles do not divide would be cut, filled up, and sent there and back.
 
 use super::halo::HaloPiece;
-use super::lowering::{Leaves, Lowering, TileValue};
-use crate::error::PartitionError;
-use crate::sharding::Atom;
 use cranelift_entity::EntitySet;
-use hlo_ir::attrs::{Attrs, Comparison, PadDim, SliceAttrs, SliceDim};
+use hlo_ir::attrs::{DimsAttrs, PadAttrs, PadDim, SliceAttrs, SliceDim};
 use hlo_ir::{InstId, Module, Opcode};
 use std::collections::BTreeSet;
 
 /// Most intervals of a tile that are put together, and most permutes that bring their rows.
-const MAX_INTERVALS: usize = 8;
+pub(super) const MAX_INTERVALS: usize = 8;
 
 /// An array put together along one dim from rows of another one of the same shape.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Shift {
     /// The array whose rows these are.
-    source: InstId,
-    dim: usize,
+    pub source: InstId,
+    pub dim: usize,
     /// Rows of the dim.
-    n_rows: i64,
+    pub n_rows: i64,
     /// The parts, in order.
     parts: Vec<Part>,
     /// The slices that this is made of.
@@ -41,7 +38,7 @@ struct Part {
 
 /// Where rows of one shard's tile come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Origin {
+pub(super) enum Origin {
     /// A tile, and the row in it.
     Tile(i64, i64),
     /// A scalar that they repeat.
@@ -50,9 +47,9 @@ enum Origin {
 
 /// Rows of a tile that lie at the same places on all devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Interval {
-    n_rows: i64,
-    of_shard: Vec<Origin>,
+pub(super) struct Interval {
+    pub n_rows: i64,
+    pub of_shard: Vec<Origin>,
 }
 
 /// The slices that nothing but shifts reads.
@@ -74,17 +71,17 @@ pub(super) fn only_shifted(module: &Module) -> EntitySet<InstId> {
 /// What `inst` is put together from, if it is a shift.
 pub(super) fn find_shift(module: &Module, inst: InstId) -> Option<Shift> {
     let instruction = module.inst(inst);
-    let (dim, pieces) = match &instruction.attrs {
-        Attrs::Dims(attrs) if instruction.opcode == Opcode::Concatenate => {
-            (usize::try_from(*attrs.dimensions.first()?).ok()?, instruction.operands.to_vec())
-        }
-        Attrs::Pad(attrs) => {
-            let padded: Vec<usize> =
-                (0..attrs.padding.len()).filter(|&dim| attrs.padding[dim] != PadDim::default()).collect();
+    let padding = PadAttrs::of(&instruction.attrs).map(|attrs| &attrs.padding);
+    let (dim, pieces) = match padding {
+        Some(padding) => {
+            let padded: Vec<usize> = (0..padding.len()).filter(|&dim| padding[dim] != PadDim::default()).collect();
             let &[dim] = padded.as_slice() else { return None };
             (dim, vec![*instruction.operands.first()?])
         }
-        _ => return None,
+        None => {
+            let attrs = DimsAttrs::of(&instruction.attrs).filter(|_| instruction.opcode == Opcode::Concatenate)?;
+            (usize::try_from(*attrs.dimensions.first()?).ok()?, instruction.operands.to_vec())
+        }
     };
     let n_rows = *module.shape(inst).as_array()?.dims.get(dim)?;
     let (mut parts, mut slices, mut source) = (Vec::new(), Vec::new(), None);
@@ -97,8 +94,8 @@ pub(super) fn find_shift(module: &Module, inst: InstId) -> Option<Shift> {
         slices.push(piece);
         parts.push(Part { n_rows: high - low, first: Some(low), fill: None });
     }
-    if let Attrs::Pad(attrs) = &instruction.attrs {
-        let (pad, fill) = (attrs.padding[dim], instruction.operands.get(1).copied());
+    if let Some(padding) = padding {
+        let (pad, fill) = (padding[dim], instruction.operands.get(1).copied());
         if pad.interior != 0 || pad.low < 0 || pad.high < 0 {
             return None;
         }
@@ -124,7 +121,7 @@ fn rows_of(module: &Module, piece: InstId, dim: usize) -> Option<(InstId, (i64, 
 
 impl Shift {
     /// Where the rows of each shard's tile come from, in intervals that are the same for all shards; none if these are too many.
-    fn intervals(&self, n_shards: i64) -> Option<Vec<Interval>> {
+    pub(super) fn intervals(&self, n_shards: i64) -> Option<Vec<Interval>> {
         let tile = self.n_rows / n_shards;
         let mut borders = BTreeSet::from([0, tile]);
         let mut begin = 0;
@@ -164,7 +161,7 @@ impl Shift {
 
 impl Interval {
     /// What is fetched: a piece for each row where it begins in its tile.
-    fn pieces(&self) -> Vec<HaloPiece> {
+    pub(super) fn pieces(&self) -> Vec<HaloPiece> {
         let lows = self.of_shard.iter().filter_map(|origin| match *origin {
             Origin::Tile(_, low) => Some(low),
             Origin::Fill(_) => None,
@@ -177,128 +174,5 @@ impl Interval {
             HaloPiece { low, high: low + self.n_rows, tile_of_shard: self.of_shard.iter().map(of_shard).collect() }
         };
         lows.collect::<BTreeSet<i64>>().into_iter().map(piece).collect()
-    }
-}
-
-impl Lowering<'_> {
-    /// A shift along a cut dim; `None` for other instructions, and where the parts are put together like any others.
-    pub(super) fn lower_shift(&mut self, inst: InstId) -> Result<Option<Leaves>, PartitionError> {
-        let Some(shift) = find_shift(self.module, inst) else { return Ok(None) };
-        let source = self.leaf(shift.source)?;
-        let atoms: Vec<Atom> = source.sharding.dims.get(shift.dim).map(|atoms| atoms.to_vec()).unwrap_or_default();
-        let n_shards = self.mesh.n_places(&atoms);
-        let is_as_wanted = self.wanted(inst, 0)?.is_none_or(|wanted| wanted == source.sharding);
-        let fits = source.sharding.partial.is_empty() && n_shards > 1 && shift.n_rows % n_shards == 0 && is_as_wanted;
-        let intervals = fits.then(|| shift.intervals(n_shards)).flatten().filter(|intervals| {
-            let pieces = intervals.iter().flat_map(Interval::pieces);
-            pieces.map(|piece| piece.rounds().len()).sum::<usize>() <= MAX_INTERVALS
-        });
-        let Some(intervals) = intervals else {
-            self.lower_postponed(&shift)?;
-            return Ok(None);
-        };
-        let mut rows = Vec::with_capacity(intervals.len());
-        for interval in &intervals {
-            rows.push(self.write_interval(&source, (shift.dim, &atoms), interval)?);
-        }
-        let joined = self.joined(&rows, shift.dim)?;
-        if rows.len() > 1 {
-            self.keep_name(joined, inst);
-        }
-        let whole = self.module.shape(inst).clone();
-        Ok(Some(Leaves::from_iter([TileValue { inst: joined, whole, ..source }])))
-    }
-
-    /// The slices of a shift that is put together like any other array.
-    fn lower_postponed(&mut self, shift: &Shift) -> Result<(), PartitionError> {
-        let source = self.body.source;
-        for &slice in &shift.slices {
-            if !self.body.values.contains_key(&slice) {
-                self.body.source = Some(slice);
-                let leaves = self.lower_op(slice)?;
-                self.body.values.insert(slice, leaves);
-            }
-        }
-        self.body.source = source;
-        Ok(())
-    }
-
-    /// Rows of the result on every device.
-    fn write_interval(
-        &mut self,
-        source: &TileValue,
-        (dim, atoms): (usize, &[Atom]),
-        interval: &Interval,
-    ) -> Result<InstId, PartitionError> {
-        let places = self.mesh.places(atoms);
-        let at = |place: i64| usize::try_from(place).ok().and_then(|place| interval.of_shard.get(place));
-        let mut found: Option<InstId> = None;
-        for piece in interval.pieces() {
-            let rows = self.fetched(source.inst, dim, atoms, &piece)?;
-            let is_its = |place: i64| matches!(at(place), Some(Origin::Tile(_, low)) if *low == piece.low);
-            found = Some(self.where_device(&places, is_its, (rows, found))?);
-        }
-        let fills: BTreeSet<InstId> = interval
-            .of_shard
-            .iter()
-            .filter_map(|origin| match *origin {
-                Origin::Fill(scalar) => Some(scalar),
-                Origin::Tile(..) => None,
-            })
-            .collect();
-        for scalar in fills {
-            let fill = self.leaf(scalar)?.inst;
-            let mut dims = self.array(source.inst)?.dims;
-            dims.get_mut(dim).into_iter().for_each(|rows| *rows = interval.n_rows);
-            let filled = self.repeated(fill, &dims)?;
-            let is_its = |place: i64| at(place) == Some(&Origin::Fill(scalar));
-            found = Some(self.where_device(&places, is_its, (filled, found))?);
-        }
-        found.ok_or_else(|| self.defect("rows from nowhere".into()))
-    }
-
-    /// The rows of a piece on every device: its own tile's, or those that it is sent.
-    pub(super) fn fetched(
-        &mut self,
-        value: InstId,
-        dim: usize,
-        atoms: &[Atom],
-        piece: &HaloPiece,
-    ) -> Result<InstId, PartitionError> {
-        let places = self.mesh.places(atoms);
-        let own = self.rows(value, dim, (piece.low, piece.high))?;
-        let keeps_own = piece.tile_of_shard.iter().zip(0..).any(|(&tile, shard)| tile == Some(shard));
-        let mut found = keeps_own.then_some(own);
-        for round in piece.rounds() {
-            let pairs = self.device_pairs(atoms, &round);
-            let key = (value, dim, (piece.low, piece.high), pairs);
-            let sent = match self.body.sent.get(&key) {
-                Some(&sent) => sent,
-                None => {
-                    let sent = self.permuted(own, key.3.clone())?;
-                    self.explain(sent, || format!("rows {}..{} of a tile along dim {dim}", piece.low, piece.high));
-                    self.body.sent.insert(key, sent);
-                    sent
-                }
-            };
-            let is_target = |place: i64| round.iter().any(|&(_, to)| to == place);
-            found = Some(self.where_device(&places, is_target, (sent, found))?);
-        }
-        Ok(found.unwrap_or(own))
-    }
-
-    /// One value on the devices at some places, and elsewhere another one, if there is one.
-    fn where_device(
-        &mut self,
-        places: &[i64],
-        is_there: impl Fn(i64) -> bool,
-        (value, otherwise): (InstId, Option<InstId>),
-    ) -> Result<InstId, PartitionError> {
-        let Some(otherwise) = otherwise else { return Ok(value) };
-        let table: Vec<i64> = places.iter().map(|&place| i64::from(is_there(place))).collect();
-        let found = self.looked_up(&table)?;
-        let zero = self.number(0);
-        let is_it = self.compare(found, zero, Comparison::Ne)?;
-        self.select(is_it, value, otherwise)
     }
 }
