@@ -505,12 +505,13 @@ def _why_nothing(step: Partitioned, module: dict[str, Any], form: str) -> str:
     decisions = [decision for report in reports for decision in report.get("decisions", [])]
     reasons = {leaf.get("whole_because") for leaf in module["manifest"]["params"]}
     if form != "parameters" and any(reasons) and not _has_state(step, module):
-        carried = [leaf for leaf in module["manifest"]["params"] if leaf["index"] in {param for param, _ in pairs}]
-        carried = [leaf for leaf in carried if leaf["original_shape"]]
-        if carried and not any(leaf["whole_because"] == _A_WEIGHT for leaf in carried):
-            name = step.names[step.kept[carried[0]["index"]]]
-            asked = f'state={{r"^{name.partition("[")[0]}": True}} asks for shards of it'
-            return f"the step returns no weights, and of {name}: {carried[0]['whole_because']}; {asked}"
+        paired = {param for param, _ in pairs}
+        carried = [leaf for leaf in module["manifest"]["params"] if leaf["index"] in paired and leaf["original_shape"]]
+        others = [leaf for leaf in carried if leaf["whole_because"] != _A_WEIGHT]
+        if others:
+            name, why = step.names[step.kept[others[0]["index"]]], others[0]["whole_because"]
+            advice = f'; state={{r"^{name.partition("[")[0]}": True}} asks for shards of it'
+            return f"no update in shards has state: of {name}, {why}{advice if len(others) == len(carried) else ''}"
         return "this optimizer keeps no state; shard=\"parameters\" shards weights"
     bytes_by_reason: dict[str, int] = {}
     for decision in decisions:
