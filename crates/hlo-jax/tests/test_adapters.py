@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from adapters import run as scripts
 from flax import nnx
+from hlo_opt.jax.words import size
 from jax.experimental.compilation_cache import compilation_cache
 from training import check_alike, distance, limit, perturbed
 
@@ -29,6 +30,8 @@ N_DEVICES, N_STEPS, SAVED = 8, 20, 12
 OF_THE_PROGRAM = ("flops_lowered",)
 
 NAMES = list(scripts.OPTIMIZER)
+
+PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "adopted.md").read_text(encoding="utf-8")
 
 
 class Trained:
@@ -43,7 +46,8 @@ class Trained:
         state, self.step = module.train_and_evaluate(module.Config(str(folder), N_DEVICES))
         self.arrays = scripts.arrays(state)
         self.optimizer = scripts.arrays(scripts.OPTIMIZER[name](state))
-        self.rest = [leaf for leaf in self.arrays.values() if all(leaf is not other for other in self.optimizer.values())]
+        of_optimizer = {id(leaf) for leaf in self.optimizer.values()}
+        self.rest = [leaf for leaf in self.arrays.values() if id(leaf) not in of_optimizer]
         self.rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
     def column(self, name: str) -> np.ndarray:
@@ -128,8 +132,42 @@ def test_the_optimizers_state_alone_lies_in_shards(name, trained):
     assert large
     for path, leaf in large.items():
         most = (1 / N_DEVICES + 0.02) * leaf.nbytes
-        assert scripts.held_bytes(leaf) <= most, f"{path}: {scripts.held_bytes(leaf)} of {leaf.nbytes}\n{ho.report(own.step)}"
+        assert scripts.held_bytes(leaf) <= most, f"{path}: {leaf.nbytes} bytes\n{ho.report(own.step)}"
     assert own.rest and all(leaf.sharding.is_fully_replicated for leaf in own.rest)
+
+
+def test_the_cost_of_a_lowered_step_is_that_of_one_device(trained):
+    plain, own = (trained("nanodo_style", how).column(OF_THE_PROGRAM[0]) for how in ("plain", "own"))
+    assert len(own) == 1 and 0.9 * N_DEVICES <= plain / own <= N_DEVICES
+
+
+#: Of each script its optimizer, as the page has it.
+MADE_OF = {
+    "lm1b_style": "AdamW",
+    "nnx_style": "AdamW, clipped",
+    "haiku_style": "momentum, clipped",
+    "equinox_style": "Lion, clipped",
+    "nanodo_style": "AdamW in `inject_hyperparams`",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_has_what_is_measured(name, trained):
+    own = trained(name, "own").optimizer.values()
+    held = {id(leaf): scripts.held_bytes(leaf) for leaf in own}
+    left = [leaf.nbytes for leaf in own if held[id(leaf)] == leaf.nbytes]
+    before, after = sum(leaf.nbytes for leaf in trained(name, "plain").optimizer.values()), sum(held.values())
+    cells = [f"[`{name}`](../tests/adapters/{name}.py)", MADE_OF[name], str(len(scripts.lines_of_hlo_opt(name)))]
+    cells += [size(before), size(after), f"{len(own) - len(left)} arrays", f"{len(left)} arrays, {size(sum(left))}"]
+    assert "| " + " | ".join([*cells, size(max(left))]) + " |" in PAGE.splitlines()
+
+
+def test_the_page_runs_a_script(capfd):
+    code = PAGE.split("<!-- script -->\n```python\n", 1)[1].split("```", 1)[0]
+    names: dict = {}
+    exec(compile(code, "adopted.md", "exec"), names)
+    assert "3 of 36 arguments are in shards" in capfd.readouterr().out
+    shutil.rmtree(names["folder"])
 
 
 @pytest.mark.parametrize("name", NAMES)
