@@ -1,5 +1,6 @@
-"""Takes five steps of each optimizer that optax and optax.contrib export, with and without ``ho.zero``, and prints how many are
-equal and whose state lies in shards: ``python optimizers.py``. Tried is what defaults, or a rate alone, construct."""
+"""Takes five steps of each optimizer that optax exports, with and without ``ho.zero``: ``python optimizers.py``.
+
+Tries those that defaults, or a rate alone, construct. Prints whether results are equal, and whose state is sharded."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def check_contract(name: str, donates: bool, n_devices: int) -> None:
             assert held_bytes(after) == before.nbytes, place
         elif is_state:
             most = before.nbytes / n_devices if is_even else (1 / n_devices + 0.02) * before.nbytes
-            assert held_bytes(after) <= most, f"{place}: {held_bytes(after)} of {before.nbytes} bytes\n{ho.report(step)}"
+            assert held_bytes(after) <= most, f"{place}: {before.nbytes} bytes\n{ho.report(step)}"
         else:
             assert after.sharding.is_fully_replicated, f"{place}: {after.sharding}\n{ho.report(step)}"
             assert not isinstance(after, ho.PaddedArray), place

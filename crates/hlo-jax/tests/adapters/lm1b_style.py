@@ -1,5 +1,5 @@
-"""A language model in the style of Flax's `lm1b` example: linen, `TrainState`, a schedule with warm-up, label smoothing,
-`jax.jit` with shardings in and out over a mesh of three axes, and checkpoints by `flax.training.checkpoints`."""
+"""A language model in the style of Flax's `lm1b` example: linen, `TrainState`, a schedule with warm-up, label
+smoothing, `jax.jit` with shardings in and out over a mesh of three axes, and `flax.training.checkpoints`."""
 
 import dataclasses
 import json

@@ -7,7 +7,6 @@ import os
 
 import hlo_opt.jax as ho
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
