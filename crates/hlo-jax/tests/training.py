@@ -13,20 +13,23 @@ from training_scripts import Script
 N_STEPS = 20
 
 
+def perturbed(tree: Any, perturbation: float = 6e-8) -> Any:
+    """A tree with each element of its floating-point arrays larger or smaller by this share of it; scalars stay."""
+    rng = np.random.default_rng(7)
+
+    def one(leaf):
+        if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating) and leaf.ndim:
+            noise = 1 + perturbation * rng.choice([-1.0, 1.0], leaf.shape)
+            value = jax.numpy.asarray(np.asarray(leaf) * noise, leaf.dtype)
+            return jax.device_put(value, leaf.sharding) if leaf.committed else value
+        return leaf
+
+    return jax.tree.map(one, tree)
+
+
 def train(script: Script, step, n_steps: int = N_STEPS, perturbation: float = 0.0):
     """Losses and the last state."""
-    state = script.state
-    if perturbation:
-        rng = np.random.default_rng(7)
-
-        def perturbed(leaf):
-            if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating) and leaf.ndim:
-                noise = 1 + perturbation * rng.choice([-1.0, 1.0], leaf.shape)
-                value = jax.numpy.asarray(np.asarray(leaf) * noise, leaf.dtype)
-                return jax.device_put(value, leaf.sharding) if leaf.committed else value
-            return leaf
-
-        state = jax.tree.map(perturbed, state)
+    state = perturbed(script.state, perturbation) if perturbation else script.state
     losses = []
     for i in range(n_steps):
         *state, loss = step(*state, *script.batch(i))
@@ -51,6 +54,33 @@ def distance(a, b) -> float:
     return float(np.abs(a - b).max(initial=0.0) / most) if most > 0 else 0.0
 
 
+def limit(change: float, most: float = 1e-3) -> float:
+    """The distance allowed where a perturbation of the first state by rounding makes ``change`` of it."""
+    return min(max(2e-5, 10 * change), most)
+
+
+def check_alike(plain: tuple, nudged: tuple, own: tuple, undetermined: str | None = None, most: float = 1e-3) -> None:
+    """Asserts that the losses and the last state of two runs are equal, but for ten times what rounding makes of them.
+
+    Args:
+        plain: losses and state of the script.
+        nudged: the same, begun with a :func:`perturbed` state.
+        own: the same of the run that is held against it.
+        undetermined: as in :class:`Script`.
+        most: the largest distance of a leaf, whatever rounding makes of it.
+    """
+    (losses, state), (nudged_losses, nudged_state), (own_losses, own_state) = plain, nudged, own
+    assert abs(own_losses[0] - losses[0]) <= 1e-6 * max(1.0, abs(losses[0]))
+    assert np.all(np.isfinite(own_losses))
+    assert distance(own_losses, losses) <= limit(distance(nudged_losses, losses), most)
+    mine, theirs, near = numbers(own_state), numbers(state), numbers(nudged_state)
+    assert list(mine) == list(theirs)
+    for path, value in theirs.items():
+        is_determined = undetermined is None or not re.search(undetermined, path)
+        allowed = limit(distance(near[path], value), most if is_determined else np.inf)
+        assert distance(mine[path], value) <= allowed, path
+
+
 def check_trains_alike(make: Callable[[], Script], changed: Callable[[Any], Any], name: str) -> tuple:
     """A script and its state after some steps, and the same with its step changed; losses and state are equal, but for
     ten times what a perturbation of the first state by rounding makes of them."""
@@ -63,14 +93,5 @@ def check_trains_alike(make: Callable[[], Script], changed: Callable[[Any], Any]
     own_losses, own_state = train(after, step)
 
     most = np.inf if name == "bf16_masters" else 1e-3
-    limit = lambda change, most=most: min(max(2e-5, 10 * change), most)
-    assert abs(own_losses[0] - losses[0]) <= 1e-6 * max(1.0, abs(losses[0]))
-    assert np.all(np.isfinite(own_losses))
-    assert distance(own_losses, losses) <= limit(distance(nudged_losses, losses))
-    mine, theirs, near = numbers(own_state), numbers(state), numbers(nudged_state)
-    assert list(mine) == list(theirs)
-    for path, value in theirs.items():
-        is_determined = before.undetermined is None or not re.search(before.undetermined, path)
-        change = distance(near[path], value)
-        assert distance(mine[path], value) <= (limit(change) if is_determined else max(2e-5, 10 * change)), path
+    check_alike((losses, state), (nudged_losses, nudged_state), (own_losses, own_state), before.undetermined, most)
     return before, state, after, own_state

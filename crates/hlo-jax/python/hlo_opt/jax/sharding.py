@@ -53,6 +53,14 @@ class OverLimit(Declined):
         self.least_bytes = least_bytes
 
 
+class UnknownState(Declined):
+    """The passes know of no update in shards that has these parameters as state; ``params`` are their numbers."""
+
+    def __init__(self, message: str, params: list[int]) -> None:
+        super().__init__(message)
+        self.params = params
+
+
 def seconds(step_s: float | None) -> str:
     """A predicted time in words."""
     return "unknown" if step_s is None else f"{step_s * 1e6:.1f} µs"
@@ -205,6 +213,9 @@ def _run_in(
         least = re.search(r"error\[memory-limit\].*found (\d+) bytes at least", said)
         if least is not None:
             raise OverLimit(python_words(said), int(least.group(1)))
+        unknown = re.search(r"error\[pins\].*found (\d+(?:, \d+)*)\s*$", said)
+        if unknown is not None:
+            raise UnknownState(python_words(said), [int(number) for number in unknown.group(1).split(", ")])
         raise Declined(python_words(said))
     with open(report, encoding="utf-8") as file:
         (module,) = json.load(file)["modules"]
@@ -261,6 +272,9 @@ def _options(
     return f"sharded-state{{objective=memory,cuts={cuts},state={form}{said}{limit}}}"
 
 
+#: Why a weight stays whole, as the passes say it.
+_A_WEIGHT = "a weight: the loss reads it"
+
 _PINNED = {True: "sharded", False: "whole"}
 
 
@@ -309,6 +323,8 @@ def shard(step: Partitioned, asked: Asked, memory_limit: int | None) -> Sharded:
     if taken == 0:
         fits = "" if memory_limit is None else f" and fits memory_limit={size(memory_limit)}"
         raise Declined(f"shard={AUTO!r}: the step as it was is predicted to be fastest{fits}; shard='optimizer' takes less memory")
+    if pins and not any(pins.get(param, True) for param, _ in pairs):
+        raise Declined("no state could be cut: the expressions of `state` keep every array with a next value whole")
     return _placed(step, made[taken - 1], ways, taken)
 
 
@@ -322,14 +338,45 @@ def _within(
     """What comes of a form within a limit, or within the least that is found where nothing keeps the limit: first the
     preset may say so, then a pass behind it."""
     limit = memory_limit
-    pairs, pins = said
     for _ in range(MOST_LIMITS):
         try:
-            passes = _passes(form, asked.offload, pairs, limit)
-            return _run(step, _options(step, form, pairs, pins, limit), passes, asked.machine, asked.deadline_s)
+            return _run_pinned(step, form, said, limit, asked)
         except OverLimit as why:
             last, limit = why, why.least_bytes
     raise last
+
+
+def _run_pinned(
+    step: Partitioned,
+    form: str,
+    said: tuple[list[tuple[int, int]], dict[int, bool]],
+    limit: int | None,
+    asked: Asked,
+) -> dict[str, Any]:
+    """What comes of a form. A pin that asks the passes to leave whole what they know no way to shard is dropped.
+
+    Raises:
+        Declined: what the compiler says, or a pin asks for shards of what the passes know no way to shard.
+    """
+    pairs, pins = said
+    run = lambda pins: _run(
+        step,
+        _options(step, form, pairs, pins, limit),
+        _passes(form, asked.offload, pairs, limit),
+        asked.machine,
+        asked.deadline_s,
+    )
+    try:
+        return run(pins)
+    except UnknownState as why:
+        unknown = why.params
+    names = [step.names[step.kept[param]] for param in unknown if pins[param]]
+    if names:
+        raise Declined(
+            f"state: expected names of arrays that can lie in shards, found {', '.join(names)}: each is a scalar, or of "
+            "less than 1 KiB, or no update in shards reaches it; narrow the expression that matches it"
+        )
+    return run({param: is_cut for param, is_cut in pins.items() if param not in unknown})
 
 
 def _choose(ways: list[Way], memory_limit: int | None, may_do_nothing: bool) -> int:
@@ -465,6 +512,13 @@ def _why_nothing(step: Partitioned, module: dict[str, Any], form: str) -> str:
     decisions = [decision for report in reports for decision in report.get("decisions", [])]
     reasons = {leaf.get("whole_because") for leaf in module["manifest"]["params"]}
     if form != "parameters" and any(reasons) and not _has_state(step, module):
+        paired = {param for param, _ in pairs}
+        carried = [leaf for leaf in module["manifest"]["params"] if leaf["index"] in paired and leaf["original_shape"]]
+        others = [leaf for leaf in carried if leaf["whole_because"] != _A_WEIGHT]
+        if others:
+            name, why = step.names[step.kept[others[0]["index"]]], others[0]["whole_because"]
+            advice = f'; state={{r"^{name.partition("[")[0]}": True}} asks for shards of it'
+            return f"no update in shards has state: of {name}, {why}{advice if len(others) == len(carried) else ''}"
         return "this optimizer keeps no state; shard=\"parameters\" shards weights"
     bytes_by_reason: dict[str, int] = {}
     for decision in decisions:
