@@ -8,7 +8,7 @@
 //! |---|---|
 //! | has no next value | [`Input`](LeafRole::Input) |
 //! | the loss reads it: it flows into a value that differs between devices and is then summed over them | [`Weight`](LeafRole::Weight) |
-//! | a weight's next value is computed from it, and whatever else is computed from it is a weight's next value first, the next value of another such leaf, or smaller than [`SMALL_BYTES`] | [`State`](LeafRole::State) |
+//! | a weight's next value is computed from it, in this step or in a later one, and whatever else is computed from it is a weight's next value first, the next value of another such leaf, or smaller than [`SMALL_BYTES`] | [`State`](LeafRole::State) |
 //! | is returned as it came, and nothing reads it | [`Carried`](LeafRole::Carried) |
 //! | no weight's next value is computed from it: batch statistics, averages of weights, metrics | [`FeedsNoWeight`](LeafRole::FeedsNoWeight) |
 //! | a result that stays whole is computed from it | [`ReadByResult`](LeafRole::ReadByResult) |
@@ -17,7 +17,7 @@
 //! optimizer's own part of the tree, and what lies beside the weights is none where the optimizer has a part of its own.
 //!
 //! **Algorithm.** Four searches backward through the graph of values: from the sums of what differs (what the loss reads), from the
-//! weights' next values (what feeds them), and from results that stay whole (what those read). The next value of a parameter ends a
+//! weights' next values and those of state that feeds them (what feeds them in this step or a later one), and from results that stay whole (what those read). The next value of a parameter ends a
 //! path where it says so above; in a loop of steps it is what the loop carries. Leaves that drop out make their next values results that stay
 //! whole, until nothing changes.
 //!
@@ -211,8 +211,18 @@ impl Finder<'_> {
         for (value, numbers) in self.next_of.iter() {
             is_next_weight[value] = numbers.iter().any(|&number| roles[number] == LeafRole::Weight);
         }
-        let mut feeds = Reached::new();
-        self.search_back(next_weights, &mut feeds, &mut |_| true);
+        let (mut feeds, mut open) = (Reached::new(), next_weights);
+        let mut is_followed = vec![false; roles.len()];
+        // State that feeds state feeds a weight of a later step.
+        while !open.is_empty() {
+            self.search_back(std::mem::take(&mut open), &mut feeds, &mut |_| true);
+            for (number, role) in roles.iter().enumerate() {
+                if *role == LeafRole::State && !is_followed[number] && self.holds(number, &feeds) {
+                    is_followed[number] = true;
+                    open.extend(self.next[number]);
+                }
+            }
+        }
         for (number, role) in roles.iter_mut().enumerate() {
             if *role == LeafRole::State && !self.holds(number, &feeds) {
                 let is_carried = self.next[number] == self.params[number];

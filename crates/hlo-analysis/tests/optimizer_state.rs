@@ -88,6 +88,23 @@ fn momentum_is_state_and_an_average_of_weights_is_none() {
     assert_eq!(found, [LeafRole::Weight, LeafRole::State, LeafRole::FeedsNoWeight, LeafRole::Input]);
 }
 
+/// Rprop updates by what the step before computed from its step sizes.
+#[test]
+fn state_that_feeds_a_weight_of_a_later_step_is_state() {
+    let params = [("params['w']", MATRIX), ("opt.last", MATRIX), ("opt.sizes", MATRIX), ("ema", MATRIX), BATCH];
+    let lines = "  h = f32[8,64] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  own = f32[128,64] dot(x, h), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  g = f32[128,64] all-reduce(own), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add
+  w1 = f32[128,64] subtract(w, last)
+  sizes1 = f32[128,64] add(sizes, g)
+  last1 = f32[128,64] multiply(sizes, g)
+  ema1 = f32[128,64] add(ema, w1)
+";
+    let found = roles(&params, lines, &["w1", "last1", "sizes1", "ema1"], 4);
+    let (state, average) = (LeafRole::State, LeafRole::FeedsNoWeight);
+    assert_eq!(found, [LeafRole::Weight, state, state, average, LeafRole::Input]);
+}
+
 #[test]
 fn a_large_result_that_state_goes_into_keeps_it_whole() {
     let params = [("params['w']", MATRIX), ("opt.m", MATRIX), BATCH];
