@@ -14,7 +14,7 @@ use hlo_ir::{InstId, Opcode};
 pub(crate) struct Ends {
     /// Ops that compute each part of the dim by itself, or sums over it: not those that only move or change single elements.
     pub(crate) works: Vec<InstId>,
-    /// What sums, counts or takes statistics over the dim.
+    /// Ops that sum, count or take statistics over the dim.
     pub(crate) sums: Vec<InstId>,
     /// Slices along the dim, each of which begins where the device's number says.
     pub(crate) slices: Vec<InstId>,
@@ -23,7 +23,7 @@ pub(crate) struct Ends {
 /// A gathered array of which the parts along the dim are used by themselves or summed, and nothing else.
 pub(crate) struct GatheredParts<'a> {
     pub(crate) gather: &'a Collective,
-    /// Of the gathered array.
+    /// The size of the gathered array.
     pub(crate) bytes: u64,
     pub(crate) dim: usize,
     pub(crate) ends: Ends,

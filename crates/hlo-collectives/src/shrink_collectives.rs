@@ -107,7 +107,7 @@ fn shrink_in(module: &mut Module, comp: CompId, report: &mut PassReport) -> Resu
         told.collectives.push(CollectiveChange::inserted(module, new, "moves what is used"));
         report.decisions.push(told);
         n_shrunk += 1;
-        // What was found rests on users as they were.
+        // The search rests on users as they were.
         break;
     }
     if n_shrunk > 0 {

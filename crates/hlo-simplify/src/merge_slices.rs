@@ -55,7 +55,7 @@ impl Pass for MergeSlices {
         let effectful = module.effectful_computations();
         let mut n_merged = 0;
         for comp in code_computations(module) {
-            // What only another slice kept whole may be taken from its parts in the next round.
+            // An array that only another slice kept whole may be taken from its parts in the next round.
             for _ in 0..MAX_DEPTH {
                 match merge_in(module, comp, &effectful)? {
                     0 => break,

@@ -1,4 +1,4 @@
-//! What a number is on every device: device ids, constants, tables, and any arithmetic, comparison or choice on them.
+//! The value of a number on every device: device ids, constants, tables, and any arithmetic, comparison or choice on them.
 
 use hlo_analysis::scalar::{Element, ScalarOp, as_number, constant, element, is_reshaping, single};
 use hlo_ir::{ConstantValue, InstId, Module, Opcode};

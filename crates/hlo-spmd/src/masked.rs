@@ -7,7 +7,7 @@ use hlo_ir::{InstId, Module, Opcode};
 /// `select(mask, value, zeros)`, or the other way round, where the device alone says which.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Masked {
-    /// What some devices hold.
+    /// The value that some devices hold.
     pub value: InstId,
     /// For each device whether it does.
     pub is_held: Vec<bool>,
@@ -21,7 +21,7 @@ impl Masked {
     }
 }
 
-/// What `inst` holds on some devices only; none for anything but a choice between a value and zeros that depends on the device alone.
+/// Finds the value that `inst` holds on some devices only; none for anything but a choice between a value and zeros that depends on the device alone.
 pub fn find_masked(module: &Module, inst: InstId) -> Option<Masked> {
     let instruction = module.inst(inst);
     let &[mask, on_true, on_false] = instruction.operands.as_slice() else { return None };

@@ -55,7 +55,7 @@ fn device_values_are_what_every_device_computes() {
     }
 }
 
-/// What people and compilers write to say which slice is a device's own.
+/// People and compilers write such arithmetic to say which slice is a device's own.
 #[test]
 fn device_values_follow_choices_bounds_and_what_wraps() {
     let module = parse(

@@ -494,7 +494,7 @@ impl ShardWeightUpdate {
         let replication = cx.analyses.replication(module);
         let mut repeated = None;
         for gradient in &gradients {
-            // Who asks for shards wants them over all devices that hold the same; else that is weighed over the devices that send.
+            // A user who asks for shards wants them over all devices that hold the same; else the search weighs them.
             let groups = match self.state.is_some_and(|form| form != StateForm::Auto) {
                 true => gradient.holders(&replication),
                 false => gradient.groups.clone(),

@@ -1,4 +1,4 @@
-//! What stands between an all-reduce and the slices that the devices take of it.
+//! The ops between an all-reduce and the slices that the devices take of it.
 
 use crate::refusal::{CollectiveRefusal, ScatterRefusal};
 use cranelift_entity::EntitySet;
@@ -19,7 +19,7 @@ pub(super) struct Path {
 /// An op on the path.
 struct Step {
     inst: InstId,
-    /// What it computes from: the step before, or the all-reduce.
+    /// The value that it computes from: the step before, or the all-reduce.
     value: InstId,
     kind: StepKind,
 }
@@ -35,7 +35,7 @@ enum StepKind {
 /// The path of an all-reduce; `live_users` are the users of a value whose values are needed.
 ///
 /// # Errors
-/// What takes the whole.
+/// Something takes the whole.
 pub(super) fn find(
     module: &Module,
     all_reduce: &AllReduce,
@@ -75,7 +75,7 @@ pub(super) fn find(
     }
 }
 
-/// What `inst`, a user of `value`, does to it; none if its slices need more than a slice of `value`.
+/// Says how `inst`, a user of `value`, takes it; none if its slices need more than a slice of `value`.
 fn step_kind(module: &Module, inst: InstId, value: InstId) -> Option<StepKind> {
     let opcode = module.inst(inst).opcode;
     let (from, to) = (array(module, value)?, array(module, inst)?);
@@ -109,7 +109,7 @@ impl Path {
         (whole, ArrayShape { dims: self.slice.dims.clone(), ..shape })
     }
 
-    /// What the path computes, on `slice`, a device's part of the rearranged sum.
+    /// Does the path's ops on `slice`, a device's part of the rearranged sum.
     pub(super) fn redo(&self, module: &mut Module, rewrite: &Rewrite, slice: InstId) -> InstId {
         let mut value = slice;
         for (place, step) in self.steps.iter().enumerate().filter(|(_, step)| step.kind == StepKind::Computes) {
@@ -163,7 +163,7 @@ impl Path {
     }
 }
 
-/// What `steps` rearrange, applied to `value`, which stands for the value before them.
+/// Rearranges `value`, which stands for the value before `steps`, as they do.
 fn rearranged(module: &mut Module, rewrite: &Rewrite, mut value: InstId, steps: &[Step]) -> InstId {
     let Some(dtype) = array(module, value).map(|shape| shape.dtype) else { return value };
     for step in steps.iter().filter(|step| step.kind == StepKind::Rearranges) {

@@ -1,4 +1,4 @@
-//! What a loop's body adds to an element of its state.
+//! The sums that a loop's body adds to an element of its state.
 
 use super::branches::IsEqual;
 use cranelift_entity::EntitySet;
@@ -11,7 +11,7 @@ use hlo_spmd::{AllReduce, Splat, array, check_free, find_all_reduce, find_scalin
 /// Most instructions between an all-reduce and the sum of a loop.
 const MAX_STEPS: usize = 64;
 
-/// What is looked at in the body of a loop.
+/// The body of a loop, with what the search for sums asks of it.
 pub(super) struct Body<'a> {
     pub(super) module: &'a Module,
     pub(super) users: &'a UserMap,

@@ -16,7 +16,7 @@ use hlo_spmd::{AllReduce, DeviceTables, Masked, Rewrite, Splat, array, check_fre
 
 /// How a carried value goes into an all-reduce.
 pub(super) struct HandedOn {
-    /// What is the carried value on one device of each group, and zero on the others.
+    /// The instruction that gives the carried value on one device of each group, and zero on the others.
     pub(super) choice: InstId,
     /// The carried value, and who holds it.
     pub(super) masked: Masked,

@@ -14,7 +14,7 @@ pub struct Writer<'m> {
     pub module: &'m mut Module,
     /// The computation to which instructions are appended.
     pub comp: CompId,
-    /// What they are named after.
+    /// The name that theirs are made of.
     pub hint: String,
     /// The computations that add two elements of a type, as far as they are written.
     pub sums: &'m mut HashMap<DType, CompId>,

@@ -267,7 +267,7 @@ impl<'m> Lowering<'m> {
             self.write_parameter(param, number, &forms)?;
         }
         for inst in self.module.comp(comp).insts.clone() {
-            // What shifts alone read is written where one of them needs it.
+            // Slices that shifts alone read are written where one of them needs them.
             if self.module.inst(inst).opcode != Opcode::Parameter && !self.only_shifted.contains(inst) {
                 self.deadline.check()?;
                 self.body.source = Some(inst);

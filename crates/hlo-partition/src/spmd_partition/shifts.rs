@@ -8,7 +8,7 @@ use super::halo::HaloPiece;
 use cranelift_entity::EntitySet;
 use hlo_ir::attrs::{DimsAttrs, PadAttrs, PadDim, SliceAttrs, SliceDim};
 use hlo_ir::{InstId, Module, Opcode};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most intervals of a tile that are put together, and most permutes that bring their rows.
 pub(super) const MAX_INTERVALS: usize = 8;
@@ -57,10 +57,10 @@ pub(super) fn only_shifted(module: &Module) -> EntitySet<InstId> {
     let (users, mut found) = (module.users(), EntitySet::new());
     for &comp in module.computations() {
         let root = module.comp(comp).root.expand();
-        let shifts: Vec<Shift> = module.comp(comp).insts.iter().filter_map(|&inst| find_shift(module, inst)).collect();
-        for &slice in shifts.iter().flat_map(|shift| &shift.slices) {
-            let is_shift = |&user: &InstId| find_shift(module, user).is_some_and(|shift| shift.slices.contains(&slice));
-            if root != Some(slice) && users[slice].iter().all(is_shift) {
+        let shifts = module.comp(comp).insts.iter().filter_map(|&inst| Some((inst, find_shift(module, inst)?)));
+        let shifts: BTreeMap<InstId, Shift> = shifts.collect();
+        for &slice in shifts.values().flat_map(|shift| &shift.slices) {
+            if root != Some(slice) && users[slice].iter().all(|user| shifts.contains_key(user)) {
                 found.insert(slice);
             }
         }
@@ -68,7 +68,7 @@ pub(super) fn only_shifted(module: &Module) -> EntitySet<InstId> {
     found
 }
 
-/// What `inst` is put together from, if it is a shift.
+/// Finds the rows that `inst` is put together from, if it is a shift.
 pub(super) fn find_shift(module: &Module, inst: InstId) -> Option<Shift> {
     let instruction = module.inst(inst);
     let padding = PadAttrs::of(&instruction.attrs).map(|attrs| &attrs.padding);
@@ -160,7 +160,7 @@ impl Shift {
 }
 
 impl Interval {
-    /// What is fetched: a piece for each row where it begins in its tile.
+    /// Lists the pieces to fetch: one for each row where they begin in their tiles.
     pub(super) fn pieces(&self) -> Vec<HaloPiece> {
         let lows = self.of_shard.iter().filter_map(|origin| match *origin {
             Origin::Tile(_, low) => Some(low),
