@@ -225,6 +225,80 @@ fn state_lies_over_all_devices_that_hold_the_same() {
     }
 }
 
+/// Four updates whose gradients no all-reduce gives: `m` is preconditioned by `l`, `f` holds the sums of `b` and `c` in one array, and every
+/// device computes the gradient of `v` whole. `s` begins anew in each step.
+const UNSUMMED: &str = "\
+HloModule unsummed, num_partitions=4
+
+%add (a: s32[], b: s32[]) -> s32[] {
+  %a = s32[] parameter(0)
+  %b = s32[] parameter(1)
+  ROOT %sum = s32[] add(%a, %b)
+}
+
+ENTRY %main {
+  %w = s32[8,8] parameter(0), sharding={replicated}
+  %m = s32[8,8] parameter(1), sharding={replicated}
+  %l = s32[8,8] parameter(2), sharding={replicated}
+  %v = s32[8,8] parameter(3), sharding={replicated}
+  %n = s32[8,8] parameter(4), sharding={replicated}
+  %b = s32[8] parameter(5), sharding={replicated}
+  %c = s32[8] parameter(6), sharding={replicated}
+  %f = s32[16] parameter(7), sharding={replicated}
+  %s = s32[8,8] parameter(8), sharding={replicated}
+  %x = s32[8,8] parameter(9), sharding={devices=[4,1]<=[4]}
+  %y = s32[8] parameter(10), sharding={devices=[4]<=[4]}
+  %xw = s32[8,8] multiply(%x, %w)
+  %g = s32[8,8] all-reduce(%xw), channel_id=1, replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=%add
+  %gg = s32[8,8] dot(%g, %g), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  %l1 = s32[8,8] add(%l, %gg)
+  %u = s32[8,8] dot(%l1, %g), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %vv = s32[8,8] dot(%v, %v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %uv = s32[8,8] add(%u, %vv)
+  %mm = s32[8,8] add(%m, %m)
+  %m1 = s32[8,8] add(%mm, %uv)
+  %ms = s32[8,8] add(%m1, %s)
+  %w1 = s32[8,8] subtract(%w, %ms)
+  %n1 = s32[8,8] add(%n, %vv)
+  %v1 = s32[8,8] subtract(%v, %n1)
+  %yb = s32[8] multiply(%y, %b)
+  %h = s32[8] all-reduce(%yb), channel_id=2, replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=%add
+  %yc = s32[8] multiply(%y, %c)
+  %k = s32[8] all-reduce(%yc), channel_id=3, replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=%add
+  %flat = s32[16] concatenate(%h, %k), dimensions={0}
+  %f1 = s32[16] add(%f, %flat)
+  %ub = s32[8] slice(%f1), slice={[0:8]}
+  %b1 = s32[8] subtract(%b, %ub)
+  %uc = s32[8] slice(%f1), slice={[8:16]}
+  %c1 = s32[8] subtract(%c, %uc)
+  %zero = s32[] constant(0)
+  %s_next = s32[8,8] broadcast(%zero), dimensions={}
+  ROOT %out = (s32[8,8], s32[8,8], s32[8,8], s32[8,8], s32[8,8], s32[8], s32[8], s32[16], s32[8,8]) tuple(%w1, %m1, %l1, %v1, %n1, %b1, %c1, %f1, %s_next)
+}
+";
+
+#[test]
+fn state_is_in_shards_where_no_all_reduce_gives_its_gradient() {
+    let before = hlo_text::parse_module(UNSUMMED).unwrap_or_else(|e| panic!("{e:?}")).module;
+    for state in ["optimizer", "gradients"] {
+        let mut main = before.clone();
+        let pairs = (0..9).map(|n| format!("{n}:{n}")).collect::<Vec<_>>().join(",");
+        let pass = format!("shard-weight-update{{min-bytes=0,state={state},state-pairs=[{pairs}]}}");
+        let report = run(&pass, &mut main, &ParamFacts::default());
+        hlo_ir::verify::verify(&main).unwrap_or_else(|e| panic!("{state}: {e:?}"));
+        let (shard, unshard) = (module_of(&report, "shard.hlo"), module_of(&report, "unshard.hlo"));
+        let outcome = check_chain(&before, &[&shard, &main, &unshard], &["int9"; 11].join(" "), Nearness::Exact);
+        outcome.unwrap_or_else(|e| panic!("{state}: {e}"));
+        let manifest = manifest_of(&report);
+        let role = |leaf: &serde_json::Value| leaf["role"].as_str().unwrap_or_default().to_string();
+        let params = manifest["params"].as_array().expect("parameters");
+        let cut: Vec<usize> = (0..params.len()).filter(|&n| params[n]["sharded"] == true).collect();
+        assert_eq!(cut, [1, 2, 4, 7], "{state}: {manifest}");
+        let roles: Vec<String> = [0, 3, 5, 8, 9].map(|n| role(&params[n])).to_vec();
+        assert_eq!(roles, ["weight", "maybe-weight", "weight", "reset", "input"], "{state}");
+    }
+}
+
 #[test]
 fn state_of_a_loop_of_steps_crosses_the_interface_in_shards() {
     assert_eq!(check_program("mlp_adam_fori.hlo", "auto"), (18, 18));

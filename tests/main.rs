@@ -23,6 +23,7 @@ mod memory;
 mod memory_twin;
 mod mesh_layouts;
 mod offloaded_state;
+mod optimizer_steps;
 mod passes;
 mod pipelined_loops;
 mod placement_proof;

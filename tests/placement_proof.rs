@@ -124,6 +124,7 @@ fn plan<R>(before: &Module, goal: &Goal, look: impl FnOnce(&mut Planned<'_>) -> 
     let (scatters_gradients, choice) = (true, StateChoice::default());
     let choice = &choice;
     let terms = Terms {
+        min_bytes: 0,
         times: &times,
         rates: &rates,
         is_forced,

@@ -6,7 +6,7 @@
 //!
 //! | the leaf | role |
 //! |---|---|
-//! | has no next value | [`Input`](LeafRole::Input) |
+//! | has no next value that is known | [`Input`](LeafRole::Input) |
 //! | the loss reads it: it flows into a value that differs between devices and is then summed over them | [`Weight`](LeafRole::Weight) |
 //! | a weight's next value is computed from it, in this step or in a later one, and whatever else is computed from it is a weight's next value first, the next value of another such leaf, or smaller than [`SMALL_BYTES`] | [`State`](LeafRole::State) |
 //! | is returned as it came, and nothing reads it | [`Carried`](LeafRole::Carried) |
@@ -23,7 +23,7 @@
 //!
 //! Cost: linear in the uses of the module's values.
 
-use crate::annotations::entry_leaves;
+use crate::annotations::{ParamLeaf, entry_leaves};
 use crate::replication::Replication;
 use crate::values::{Origin, User, ValueId, Values};
 use cranelift_entity::SecondaryMap;
@@ -39,7 +39,7 @@ pub const SMALL_BYTES: u64 = 16 << 10;
 pub enum LeafRole {
     /// The loss reads it.
     Weight,
-    /// It has no next value: a batch, a rate, a frozen weight.
+    /// No result is known to be its next value: a batch, a rate, a frozen weight.
     Input,
     /// Optimizer state.
     State,
@@ -49,22 +49,45 @@ pub enum LeafRole {
     FeedsNoWeight,
     /// It would be state, and a result that stays whole is computed from it, by its flat number.
     ReadByResult(usize),
+    /// Its next value is a constant: a sum that begins anew.
+    Reset,
+    /// It would be state, and its own update reads it otherwise than element by element.
+    MaybeWeight,
     /// It would be state, and it lies beside weights while the optimizer has a part of the tree of its own.
     BesideWeights,
 }
 
 impl LeafRole {
+    /// The role as a word, for other programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            LeafRole::Weight => "weight",
+            LeafRole::Input => "input",
+            LeafRole::State => "state",
+            LeafRole::Carried => "carried",
+            LeafRole::FeedsNoWeight => "feeds-no-weight",
+            LeafRole::ReadByResult(_) => "read-by-result",
+            LeafRole::Reset => "reset",
+            LeafRole::MaybeWeight => "maybe-weight",
+            LeafRole::BesideWeights => "beside-weights",
+        }
+    }
+
     /// The role in words, as an answer to why a leaf is whole.
     pub fn describe(self) -> String {
         match self {
             LeafRole::Weight => "a weight: the loss reads it".into(),
-            LeafRole::Input => "it has no next value".into(),
+            LeafRole::Input => "no result is known to be its next value".into(),
             LeafRole::State => "optimizer state".into(),
-            LeafRole::Carried => "it is returned as it came, and is not the optimizer's".into(),
+            LeafRole::Carried => "the step returns it as it came, and nothing marks it as optimizer state".into(),
             LeafRole::FeedsNoWeight => {
                 "no weight's next value is computed from it, so that evaluation may read it".into()
             }
             LeafRole::ReadByResult(output) => format!("result {output}, which stays whole, is computed from it"),
+            LeafRole::Reset => "its next value is a constant".into(),
+            LeafRole::MaybeWeight => {
+                "its gradient, which no devices sum, is computed from it, so that it may be a weight".into()
+            }
             LeafRole::BesideWeights => {
                 "it lies beside weights, and the optimizer has a part of the tree of its own".into()
             }
@@ -80,20 +103,57 @@ pub fn find_roles(
     groups: &[Vec<u32>],
     pairs: &[(usize, usize)],
 ) -> Vec<LeafRole> {
-    let leaves = entry_leaves(module);
-    let params = leaves.iter().map(|leaf| values.leaves(leaf.param).get(leaf.leaf_idx)?.expand()).collect();
-    let mut finder = Finder { module, values, params, next: vec![None; leaves.len()], next_of: SecondaryMap::new() };
+    let mut finder = Finder::new(module, values);
     finder.find_next_values(pairs);
     let reads = finder.find_read_by_loss(replication, groups);
     let is_weight = |number: usize| finder.holds(number, &reads);
-    let mut roles: Vec<LeafRole> = (0..leaves.len()).map(|n| finder.first_role(n, is_weight(n))).collect();
+    let mut roles: Vec<LeafRole> = (0..finder.params.len()).map(|n| finder.first_role(n, is_weight(n))).collect();
     finder.find_state(&mut roles, pairs);
     settle_by_names(module, &mut roles);
     roles
 }
 
+/// Returns for each leaf whether its next value is computed from an array that the devices sum up. The next value of a weight ends a
+/// path: what is computed from it belongs to another update. Each device computes all of an update that no such sum reaches.
+pub fn find_summed(module: &Module, values: &Values, pairs: &[(usize, usize)], roles: &[LeafRole]) -> Vec<bool> {
+    let mut finder = Finder::new(module, values);
+    finder.find_next_values(pairs);
+    let is_array = |value: ValueId| values.shape(module, value).is_some_and(|shape| shape.n_elems() > 1);
+    let insts = values.comps.iter().flat_map(|&comp| &module.comp(comp).insts).copied();
+    let sums = insts.filter(|&inst| is_sum(module, inst));
+    let mut open: Vec<ValueId> =
+        sums.flat_map(|inst| values.leaves(inst)).filter_map(|leaf| leaf.expand()).filter(|&v| is_array(v)).collect();
+    let mut reached = Reached::new();
+    while let Some(value) = open.pop() {
+        let is_next_weight = finder.next_of[value].iter().any(|&number| roles.get(number) == Some(&LeafRole::Weight));
+        if std::mem::replace(&mut reached[value], true) || is_next_weight {
+            continue;
+        }
+        for taken in &values.uses[value] {
+            let next = match taken.user {
+                User::Op { inst, .. } | User::Opaque(inst) => values.leaves(inst).to_vec(),
+                User::Becomes(next) => vec![next.into()],
+                User::Exit(_) => continue,
+            };
+            open.extend(next.into_iter().filter_map(|value| value.expand()).filter(|&value| is_array(value)));
+        }
+    }
+    let mut is_summed = vec![false; finder.params.len()];
+    for (_, numbers) in finder.next_of.iter().filter(|(value, _)| reached[*value]) {
+        numbers.iter().for_each(|&number| is_summed[number] = true);
+    }
+    is_summed
+}
+
+/// Whether an instruction adds up over devices.
+fn is_sum(module: &Module, inst: InstId) -> bool {
+    let opcode = module.inst(inst).opcode;
+    matches!(opcode, Opcode::AllReduce | Opcode::AllReduceStart | Opcode::ReduceScatter)
+        && opcode.row().effects == Effects::Communicates
+}
+
 /// The values that a search has reached.
-type Reached = SecondaryMap<ValueId, bool>;
+pub type Reached = SecondaryMap<ValueId, bool>;
 
 struct Finder<'m> {
     module: &'m Module,
@@ -106,7 +166,13 @@ struct Finder<'m> {
     next_of: SecondaryMap<ValueId, Vec<usize>>,
 }
 
-impl Finder<'_> {
+impl<'m> Finder<'m> {
+    fn new(module: &'m Module, values: &'m Values) -> Finder<'m> {
+        let leaf = |leaf: &ParamLeaf| values.leaves(leaf.param).get(leaf.leaf_idx)?.expand();
+        let params: Vec<Option<ValueId>> = entry_leaves(module).iter().map(leaf).collect();
+        Finder { module, values, next: vec![None; params.len()], params, next_of: SecondaryMap::new() }
+    }
+
     fn find_next_values(&mut self, pairs: &[(usize, usize)]) {
         let results = self.results();
         for &(number, output) in pairs {
@@ -168,14 +234,10 @@ impl Finder<'_> {
     /// Finds what the loss reads: all from which something is computed that differs between devices and is summed over them. Paths end at next values, so
     /// that a step that updates, and then evaluates or goes on in a loop, makes no weight of what it updates with.
     fn find_read_by_loss(&self, replication: &Replication, groups: &[Vec<u32>]) -> Reached {
-        let sums = |inst: InstId| {
-            let opcode = self.module.inst(inst).opcode;
-            matches!(opcode, Opcode::AllReduce | Opcode::AllReduceStart | Opcode::ReduceScatter)
-                && opcode.row().effects == Effects::Communicates
-        };
         let insts = self.values.comps.iter().flat_map(|&comp| &self.module.comp(comp).insts).copied();
-        let operands =
-            insts.filter(|&inst| sums(inst)).flat_map(|inst| self.module.inst(inst).operands.iter().copied());
+        let operands = insts
+            .filter(|&inst| is_sum(self.module, inst))
+            .flat_map(|inst| self.module.inst(inst).operands.iter().copied());
         let mut seeds = Vec::new();
         for operand in operands {
             for (leaf_idx, value) in self.values.leaves(operand).iter().enumerate() {
@@ -185,7 +247,7 @@ impl Finder<'_> {
             }
         }
         let mut reached = Reached::new();
-        self.search_back(seeds, &mut reached, &mut |value| self.next_of[value].is_empty());
+        search_back(self.module, self.values, seeds, &mut reached, &mut |value| self.next_of[value].is_empty());
         reached
     }
 
@@ -199,8 +261,17 @@ impl Finder<'_> {
         match (self.params[number], self.next[number]) {
             (_, None) | (None, _) => LeafRole::Input,
             (Some(_), Some(_)) if is_weight => LeafRole::Weight,
+            (Some(_), Some(next)) if self.is_constant(next) => LeafRole::Reset,
             (Some(_), Some(_)) => LeafRole::State,
         }
+    }
+
+    /// Whether a value is a constant, or one number for all elements.
+    fn is_constant(&self, value: ValueId) -> bool {
+        let is_constant = |inst: InstId| self.module.inst(inst).opcode == Opcode::Constant;
+        let instruction = self.module.inst(self.values.inst(value));
+        let is_filled = instruction.opcode == Opcode::Broadcast && instruction.operands.iter().all(|&o| is_constant(o));
+        self.values.values[value].origin == Origin::Computed && (is_filled || instruction.opcode == Opcode::Constant)
     }
 
     /// Tells state from what only looks like it.
@@ -215,7 +286,7 @@ impl Finder<'_> {
         let mut is_followed = vec![false; roles.len()];
         // State that feeds state feeds a weight of a later step.
         while !open.is_empty() {
-            self.search_back(std::mem::take(&mut open), &mut feeds, &mut |_| true);
+            search_back(self.module, self.values, std::mem::take(&mut open), &mut feeds, &mut |_| true);
             for (number, role) in roles.iter().enumerate() {
                 if *role == LeafRole::State && !is_followed[number] && self.holds(number, &feeds) {
                     is_followed[number] = true;
@@ -233,7 +304,7 @@ impl Finder<'_> {
         let mut open: Vec<(usize, ValueId)> = Vec::new();
         for (output, value) in self.results() {
             let stays = match paired.get(&output).map(|&number| roles[number]) {
-                None | Some(LeafRole::FeedsNoWeight | LeafRole::Carried | LeafRole::Input) => true,
+                None | Some(LeafRole::FeedsNoWeight | LeafRole::Carried | LeafRole::Reset | LeafRole::Input) => true,
                 Some(_) => false,
             };
             if stays && self.is_large(value) {
@@ -247,7 +318,7 @@ impl Finder<'_> {
         let mut whole = Reached::new();
         while let Some((output, value)) = open.pop() {
             let mut read = Vec::new();
-            self.search_back(vec![value], &mut whole, &mut |value| {
+            search_back(self.module, self.values, vec![value], &mut whole, &mut |value| {
                 let goes_on = !is_next_weight[value];
                 read.extend(goes_on.then_some(value));
                 goes_on
@@ -267,26 +338,32 @@ impl Finder<'_> {
     fn is_large(&self, value: ValueId) -> bool {
         self.values.shape(self.module, value).map_or(0, ArrayShape::size_bytes) >= SMALL_BYTES
     }
+}
 
-    /// Reaches all from which `seeds` are computed. `goes_on` says whether to look behind a value.
-    fn search_back(&self, seeds: Vec<ValueId>, reached: &mut Reached, goes_on: &mut dyn FnMut(ValueId) -> bool) {
-        let mut open = seeds;
-        while let Some(value) = open.pop() {
-            if std::mem::replace(&mut reached[value], true) || !goes_on(value) {
-                continue;
-            }
-            open.extend(&self.values.sources[value]);
-            let inst = self.values.inst(value);
-            let operands = &self.module.inst(inst).operands;
-            let read = match self.values.values[value].origin {
-                Origin::Computed => operands.as_slice(),
-                // What decides between branches.
-                Origin::CallResult if self.module.inst(inst).opcode == Opcode::Conditional => &operands[..1],
-                Origin::CallResult | Origin::EntryParam | Origin::Param | Origin::Carry => &[],
-            };
-            let leaves = read.iter().flat_map(|&operand| self.values.leaves(operand));
-            open.extend(leaves.filter_map(|leaf| leaf.expand()));
+/// Reaches all from which `seeds` are computed. `goes_on` says whether to look behind a value.
+pub fn search_back(
+    module: &Module,
+    values: &Values,
+    seeds: Vec<ValueId>,
+    reached: &mut Reached,
+    goes_on: &mut dyn FnMut(ValueId) -> bool,
+) {
+    let mut open = seeds;
+    while let Some(value) = open.pop() {
+        if std::mem::replace(&mut reached[value], true) || !goes_on(value) {
+            continue;
         }
+        open.extend(&values.sources[value]);
+        let inst = values.inst(value);
+        let operands = &module.inst(inst).operands;
+        let read = match values.values[value].origin {
+            Origin::Computed => operands.as_slice(),
+            // What decides between branches.
+            Origin::CallResult if module.inst(inst).opcode == Opcode::Conditional => &operands[..1],
+            Origin::CallResult | Origin::EntryParam | Origin::Param | Origin::Carry => &[],
+        };
+        let leaves = read.iter().flat_map(|&operand| values.leaves(operand));
+        open.extend(leaves.filter_map(|leaf| leaf.expand()));
     }
 }
 

@@ -1,12 +1,31 @@
 //! Which parameters of a step are the state of its optimizer.
 
 use hlo_analysis::annotations::ParamFacts;
-use hlo_analysis::optimizer_state::{LeafRole, find_roles};
+use hlo_analysis::optimizer_state::{LeafRole, find_roles, find_summed};
 use hlo_analysis::replication::Replication;
 use hlo_analysis::values::{SharedCallees, Through, Values};
+use hlo_ir::Module;
 
 /// The roles of the parameters of a data-parallel step on two devices, whose first results are the next values of the first parameters.
 fn roles(params: &[(&str, &str)], lines: &str, results: &[&str], n_paired: usize) -> Vec<LeafRole> {
+    let module = step(params, lines, results);
+    let replication = Replication::compute(&module, &ParamFacts::default());
+    let values = Values::find(&module, Through::MARKERS, SharedCallees::Opaque);
+    find_roles(&module, (&values, &replication), &[vec![0, 1]], &pairs(n_paired))
+}
+
+/// Whether the next values of the parameters of such a step are computed from sums over devices.
+fn summed(params: &[(&str, &str)], lines: &str, results: &[&str], n_paired: usize) -> Vec<bool> {
+    let module = step(params, lines, results);
+    let values = Values::find(&module, Through::MARKERS, SharedCallees::Opaque);
+    find_summed(&module, &values, &pairs(n_paired), &roles(params, lines, results, n_paired))
+}
+
+fn pairs(n_paired: usize) -> Vec<(usize, usize)> {
+    (0..n_paired).map(|number| (number, number)).collect()
+}
+
+fn step(params: &[(&str, &str)], lines: &str, results: &[&str]) -> Module {
     let mut text = String::from(
         "HloModule step, num_partitions=2\n\nadd {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}\n\n",
     );
@@ -24,11 +43,7 @@ fn roles(params: &[(&str, &str)], lines: &str, results: &[&str], n_paired: usize
     text += lines;
     let shapes = vec!["f32[128,64]"; results.len()];
     text += &format!("\n  ROOT out = ({}) tuple({})\n}}\n", shapes.join(", "), results.join(", "));
-    let module = hlo_text::parse_module(&text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}")).module;
-    let replication = Replication::compute(&module, &ParamFacts::default());
-    let values = Values::find(&module, Through::MARKERS, SharedCallees::Opaque);
-    let pairs: Vec<(usize, usize)> = (0..n_paired).map(|number| (number, number)).collect();
-    find_roles(&module, (&values, &replication), &[vec![0, 1]], &pairs)
+    hlo_text::parse_module(&text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}")).module
 }
 
 /// Steps of momentum in a loop.
@@ -55,6 +70,16 @@ goes_on {
   ROOT c = pred[] compare(i, n), direction=LT
 }
 
+";
+
+/// A step that runs them.
+const IN_LOOP: &str = "  n = s32[] constant(0)
+  t = (s32[], f32[128,64], f32[128,64], f32[8,128]) tuple(n, w, m, x)
+  l = (s32[], f32[128,64], f32[128,64], f32[8,128]) while(t), condition=goes_on, body=steps
+  wl = f32[128,64] get-tuple-element(l), index=1
+  ml = f32[128,64] get-tuple-element(l), index=2
+  w1 = f32[128,64] copy(wl)
+  m1 = f32[128,64] copy(ml)
 ";
 
 /// The same with an average of the weights.
@@ -161,17 +186,21 @@ fn state_beside_weights_is_none_where_the_optimizer_has_its_own_part() {
 }
 
 #[test]
+fn an_update_without_a_sum_over_devices_is_told_from_one_with() {
+    let params = [("w", MATRIX), ("m", MATRIX), ("v", MATRIX), ("n", MATRIX), BATCH];
+    // The gradient of `v` is computed from the next value of `w`, and not summed.
+    let lines = format!(
+        "{MOMENTUM}  own_v = f32[128,64] multiply(w1, v)\n  n1 = f32[128,64] add(n, own_v)\n  v1 = f32[128,64] subtract(v, n1)\n"
+    );
+    assert_eq!(summed(&params, &lines, &["w1", "m1", "v1", "n1"], 4), [true, true, false, false, false]);
+    let params = [("w", MATRIX), ("m", MATRIX), BATCH];
+    assert_eq!(summed(&params, IN_LOOP, &["w1", "m1"], 2), [true, true, false]);
+}
+
+#[test]
 fn a_loop_of_steps_goes_on_with_what_it_carries() {
     let params = [("params['w']", MATRIX), ("opt.m", MATRIX), BATCH];
-    let lines = "  n = s32[] constant(0)
-  t = (s32[], f32[128,64], f32[128,64], f32[8,128]) tuple(n, w, m, x)
-  l = (s32[], f32[128,64], f32[128,64], f32[8,128]) while(t), condition=goes_on, body=steps
-  wl = f32[128,64] get-tuple-element(l), index=1
-  ml = f32[128,64] get-tuple-element(l), index=2
-  w1 = f32[128,64] copy(wl)
-  m1 = f32[128,64] copy(ml)
-";
-    assert_eq!(roles(&params, lines, &["w1", "m1"], 2), [LeafRole::Weight, LeafRole::State, LeafRole::Input]);
+    assert_eq!(roles(&params, IN_LOOP, &["w1", "m1"], 2), [LeafRole::Weight, LeafRole::State, LeafRole::Input]);
     // An average of the weights within the loop is computed from what each iteration hands on.
     let params = [("params['w']", MATRIX), ("opt.m", MATRIX), ("ema", MATRIX), BATCH];
     let lines = "  n = s32[] constant(0)

@@ -6,6 +6,8 @@ use crate::follow::{depends_on_device_id, only_moves};
 use hashbrown::HashSet;
 use hlo_analysis::values::{Origin, User, ValueId};
 use hlo_ir::{InstId, Opcode};
+use hlo_sort::SharedSort;
+use hlo_spmd::find_device_values;
 
 /// Slices that together read a part of a value.
 #[derive(Clone, PartialEq, Debug)]
@@ -16,6 +18,8 @@ pub(crate) struct Slices {
     pub(crate) share: f64,
     /// Where they begin.
     pub(crate) starts: Starts,
+    /// Whether each of them may give every device of a group another part, and the group all of the value.
+    pub(crate) may_be_parts: bool,
 }
 
 /// A share in words.
@@ -65,7 +69,7 @@ pub(crate) enum Starts {
 
 /// The slices that read a value; none where anything else does, or where they may read more than half of it.
 pub(crate) fn find_slices(cx: &AuditCx<'_>, value: ValueId, groups: &[Vec<u32>]) -> Option<Slices> {
-    let mut found = Slices { slices: Vec::new(), share: 0.0, starts: Starts::Same };
+    let mut found = Slices { slices: Vec::new(), share: 0.0, starts: Starts::Same, may_be_parts: true };
     let mut open = vec![value];
     let mut seen: HashSet<ValueId> = HashSet::from_iter([value]);
     while let Some(value) = open.pop() {
@@ -117,6 +121,27 @@ impl Slices {
             let is_by_device = depends_on_device_id(cx, start) && self.starts != Starts::Unknown;
             self.starts = if is_by_device { Starts::ByDevice } else { Starts::Unknown };
         }
+        self.may_be_parts = self.may_be_parts && may_give_parts(cx, inst, groups);
         Some(())
     }
+}
+
+/// Whether a dynamic-slice gives every device of a group another part of its operand, and the group all of it, or begins at places that are
+/// not known: in a fusion they are parameters.
+fn may_give_parts(cx: &AuditCx<'_>, inst: InstId, groups: &[Vec<u32>]) -> bool {
+    let operands = cx.module.inst(inst).operands.as_slice();
+    let array = |inst: InstId| cx.module.shape(inst).as_array();
+    let Some((whole, part)) = operands.first().and_then(|&whole| array(whole)).zip(array(inst)) else { return false };
+    let mut cut = (0..whole.rank()).filter(|&dim| whole.dims[dim] != part.dims[dim]);
+    let (Some(dim), None) = (cut.next(), cut.next()) else { return false };
+    let Some(starts) = operands.get(dim + 1).and_then(|&start| find_device_values(cx.module, start)) else {
+        return true;
+    };
+    let (n, size) = (whole.dims[dim], part.dims[dim].max(1));
+    groups.iter().all(|group| {
+        let start_of = |&device: &u32| starts.get(device as usize).map_or(0, |start| (*start).clamp(0, n - size));
+        let mut found: Vec<i64> = group.iter().map(start_of).collect();
+        found.shared_sort();
+        found.into_iter().eq((0..n).step_by(size as usize))
+    })
 }

@@ -40,8 +40,12 @@ def put(array, sharding):
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-def step(params, opt, x, y):
-    loss, grads = jax.value_and_grad(lambda p: jnp.mean((jnp.tanh(x @ p["w"]) @ p["v"] - y) ** 2))(params)
+def step(params, opt, x, y, key):
+    def loss_of(p):
+        hidden = jnp.tanh(x @ p["w"]) * jax.random.bernoulli(key, 0.9, (96,))
+        return jnp.mean((hidden @ p["v"] - y) ** 2)
+
+    loss, grads = jax.value_and_grad(loss_of)(params)
     updates, opt = tx.update(grads, opt, params)
     return optax.apply_updates(params, updates), opt, loss
 
@@ -62,7 +66,9 @@ with warnings.catch_warnings(record=True) as warned:
     elif not options.unwrapped:
         step = ho.zero(step, shard=options.shard)
     for i in range(4):
-        params, opt, loss = step(params, opt, put(normal(2 + i, 48, 96), cut), put(normal(9 + i, 48, 8), cut))
+        # Each process has all rows of `y`, as a warning of `ho.zero` advises for arrays of NumPy's, and a key of its own device.
+        y = jax.device_put(normal(9 + i, 48, 8), cut)
+        params, opt, loss = step(params, opt, put(normal(2 + i, 48, 96), cut), y, jax.random.key(i))
         losses.append(float(loss))
 held = [leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves((params, opt))]
 said = [str(warning.message) for warning in warned]

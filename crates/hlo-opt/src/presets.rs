@@ -549,7 +549,9 @@ impl Preset {
         for text in &texts[..n_asked] {
             let mut calls = parse_pipeline(text.pipeline).map_err(usage)?;
             let after = text.after.map(|after| numbers.get(after).copied().flatten());
-            if after == Some(None) || !calls.iter_mut().all(|call| say_state(call, state)) {
+            // Who names the state to shard gets it in shards, whatever that takes.
+            let is_refused = text.role == Role::LastResort && state.is_some();
+            if is_refused || after == Some(None) || !calls.iter_mut().all(|call| say_state(call, state)) {
                 numbers.push(None);
                 continue;
             }

@@ -241,7 +241,8 @@ impl Ways {
 
     /// The first way, if no other saves the least share of its time. Else, of the ways that are as fast as the fastest by this measure,
     /// the one whose kernels and collectives together take least: what is hidden behind other work in a prediction may not be in
-    /// a run. Ways that need more memory than they may are left out, or all that need more than the least.
+    /// a run. Ways that need more memory than they may are left out, or all that need more than the least. If that leaves none, the last
+    /// resort is taken, or else the way that needs least.
     fn fastest(&self, figures: &[Option<Figures>]) -> usize {
         let known = self.ways.iter().zip(figures).enumerate();
         let known =
@@ -262,6 +263,7 @@ impl Ways {
             (Some(most), Some(own)) => own as f64 <= most,
             (_, _) => true,
         };
+        let of_least_memory = known.iter().filter_map(|(number, f)| Some((f.peak_bytes?, *number))).min();
         let known: Vec<(usize, ModuleTime)> = known
             .iter()
             .filter(|(number, figures)| !self.ways[*number].is_last_resort && fits(figures))
@@ -271,7 +273,7 @@ impl Ways {
         if let (true, Some(number)) = (known.is_empty(), last_resort) {
             return number;
         }
-        let Some(&(first, _)) = known.first() else { return 0 };
+        let Some(&(first, _)) = known.first() else { return of_least_memory.map_or(0, |(_, number)| number) };
         let best_s = known.iter().map(|(_, time)| time.critical_path_s).fold(f64::INFINITY, f64::min);
         let mut as_fast = known.iter().filter(|(_, time)| time.critical_path_s * (1.0 - self.least_gain) <= best_s);
         if as_fast.clone().any(|&(number, _)| number == first) {

@@ -1,17 +1,22 @@
 //! Optimizer state that the step returns as it came: the first values of weights, frozen copies, what waits for another step.
 //!
-//! No update says how such an array is cut, since nothing reads it. It is cut as the other state is: over the same groups, along its first dim that is
-//! a multiple of the shards.
+//! No update says how such an array is cut, since nothing reads it. It is cut as the other state is: over the same groups, along its
+//! first dim that is a multiple of the shards. Where there is none, the dim or the merge of dims that needs least padding is padded, as
+//! far as moments may be.
 
+use crate::context::StateCuts;
+use crate::format::candidates;
 use crate::interface::{Interface, LeafShards};
+use crate::region::is_padded_little;
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::annotations::entry_leaves;
 use hlo_analysis::optimizer_state::LeafRole;
-use hlo_ir::{InstId, Module, Opcode, Shape};
+use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
+use hlo_sort::SharedSort;
 use hlo_spmd::{DimRun, ShardFormat};
 
 /// Cuts what the entry returns as it came. Returns how many arrays that are.
-pub(crate) fn cut_carried(module: &mut Module, interface: &mut Interface) -> usize {
+pub(crate) fn cut_carried(module: &mut Module, interface: &mut Interface, cuts: StateCuts) -> usize {
     let Some(groups) = interface.params.iter().find_map(|leaf| Some(leaf.cut.as_ref()?.groups.clone())) else {
         return 0;
     };
@@ -34,8 +39,7 @@ pub(crate) fn cut_carried(module: &mut Module, interface: &mut Interface) -> usi
             continue;
         }
         let Some(array) = leaf.shape.as_array().cloned().filter(|array| array.dynamic == 0) else { continue };
-        let Some(dim) = array.dims.iter().position(|&size| size > 0 && size % n_shards as i64 == 0) else { continue };
-        let format = ShardFormat::new(&array, DimRun::dim(dim), n_shards);
+        let Some(format) = choose_format(&array, n_shards, cuts) else { continue };
         let shard = module.shapes.intern(Shape::Array(format.shard_shape(&array)));
         module.inst_mut(param.param).shape = shard;
         let cut = Some(LeafShards { format, groups: groups.clone() });
@@ -50,4 +54,20 @@ pub(crate) fn cut_carried(module: &mut Module, interface: &mut Interface) -> usi
         interface.declare(module);
     }
     n_cut
+}
+
+/// The format of an array that nothing reads, if its cuts allow one.
+fn choose_format(array: &ArrayShape, n_shards: usize, cuts: StateCuts) -> Option<ShardFormat> {
+    let format = |run: DimRun| ShardFormat::new(array, run, n_shards);
+    let is_even = |&dim: &usize| array.dims[dim] > 0 && array.dims[dim] % n_shards as i64 == 0;
+    if let Some(dim) = (0..array.rank()).find(is_even) {
+        return Some(format(DimRun::dim(dim)));
+    }
+    if cuts == StateCuts::Even {
+        return None;
+    }
+    let mut padded: Vec<ShardFormat> = candidates(array).into_iter().map(format).collect();
+    padded.retain(|format| is_padded_little(array, format));
+    padded.shared_sort_by(|a, b| a.split.waste().total_cmp(&b.split.waste()));
+    padded.first().copied()
 }

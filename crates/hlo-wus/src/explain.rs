@@ -218,8 +218,8 @@ impl<'a> Unequal<'a> {
             }
             Difference::Source(source) if source == leaf.inst => String::new(),
             Difference::Source(source) => {
-                let (opcode, name) = (module.inst(source).opcode, module.inst_name(source));
-                format!(": it depends on {opcode} `%{name}`, whose result may differ from device to device")
+                let (opcode, name) = (module.inst(source).opcode, named(module, source));
+                format!(": it depends on {opcode} {name}, whose result may differ from device to device")
             }
             Difference::Unknown => String::new(),
         }
@@ -298,10 +298,10 @@ fn stateless(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize
                 User::Op { inst, .. } | User::Opaque(inst) => inst,
                 User::Becomes(into) => match unequal_site(context, into) {
                     Some(site) if !update.contains(&into) => {
-                        let (name, place) = (module.inst_name(site.inst), module.inst(site.inst).parent);
+                        let (name, place) = (named(module, site.inst), module.inst(site.inst).parent);
                         let (place, why) = (module.comp_name(place), unequal.why(site, context.groups));
                         return format!(
-                            "`%{name}` of `%{place}` is not known to be the same on all devices of a group{why}"
+                            "{name} of `%{place}` is not known to be the same on all devices of a group{why}"
                         );
                     }
                     Some(_) | None => continue,
@@ -311,13 +311,13 @@ fn stateless(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize
             if context.values.of(inst).is_some_and(|v| update.contains(&v)) {
                 continue;
             }
-            let (name, opcode) = (module.inst_name(inst), module.inst(inst).opcode);
+            let (name, opcode) = (named(module, inst), module.inst(inst).opcode);
             if !context.replication.is_equal_within(inst, 0, context.groups) {
                 let why = unequal.why(InstLeaf::new(inst, 0), context.groups);
-                return format!("{opcode} `%{name}` is not known to be the same on all devices of a group{why}");
+                return format!("{opcode} {name} is not known to be the same on all devices of a group{why}");
             }
             if module.shape(inst).as_array().is_some_and(|a| a.rank() > 0) {
-                let value = module.inst_name(context.values.inst(value));
+                let value = named(module, context.values.inst(value));
                 let is_shared = opcode.row().flow.entry().is_some()
                     && module.called(inst).iter().any(|&c| !context.values.knows(c));
                 let why = match is_shared {
@@ -326,7 +326,7 @@ fn stateless(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize
                     }
                     false => "",
                 };
-                return format!("`%{value}` is needed whole inside the update, by {opcode} `%{name}`{why}");
+                return format!("{value} is needed whole inside the update, by {opcode} {name}{why}");
             }
         }
     }
@@ -337,6 +337,15 @@ fn stateless(context: &ShardingContext<'_>, problem: &Problem, region_idx: usize
 fn unequal_site(context: &ShardingContext<'_>, value: ValueId) -> Option<InstLeaf> {
     let mut sites = context.values.values[value].sites.iter().map(|&(inst, leaf_idx)| InstLeaf::new(inst, leaf_idx));
     sites.find(|site| !context.replication.is_equal_within(site.inst, site.leaf_idx as usize, context.groups))
+}
+
+/// The name of an instruction, and what the framework calls it.
+fn named(module: &Module, inst: InstId) -> String {
+    let name = module.inst_name(inst);
+    match module.inst(inst).marks.as_ref().and_then(|marks| marks.op_name()) {
+        Some(op_name) => format!("`%{name}` ({op_name})"),
+        None => format!("`%{name}`"),
+    }
 }
 
 /// The decision to leave an all-reduce as it is.

@@ -38,11 +38,27 @@ pub struct Leaf {
     pub cut: Option<LeafShards>,
     /// What it is to the step, where only the optimizer's state may be cut.
     pub role: Option<LeafRole>,
+    /// Whether the devices sum up what its next value is computed from.
+    pub is_summed: bool,
     /// What the framework calls it, as `state.params['Dense_0']['kernel']`: the metadata of the parameter.
     pub name: Option<String>,
 }
 
 impl Leaf {
+    /// Why it stays whole, as far as its role says it.
+    fn whole_because(&self) -> Option<String> {
+        match self.role? {
+            _ if self.cut.is_some() => None,
+            LeafRole::State if self.is_summed => None,
+            LeafRole::State => Some(
+                "every device computes its gradient whole, since no sum over devices reaches its update: cut the batch that \
+                 the gradient is computed from"
+                    .into(),
+            ),
+            role => Some(role.describe()),
+        }
+    }
+
     /// The shape on one device in the rewritten module.
     fn own_shape(&self) -> Shape {
         match (&self.cut, self.shape.as_array()) {
@@ -84,13 +100,13 @@ impl Interface {
                 return Err(WusError::TupleParameter { name: module.inst_name(leaf.param).into() });
             }
             let name = module.inst(leaf.param).marks.as_ref().and_then(|marks| marks.op_name()).map(str::to_string);
-            params.push(Leaf { shape: shape.clone(), cut: None, role: None, name });
+            params.push(Leaf { shape: shape.clone(), cut: None, role: None, is_summed: true, name });
             let flags = ParameterAttrs::of(&module.inst(leaf.param).attrs).map(|attrs| &attrs.parameter_replication);
             param_marks.push((module.sharding(leaf.param).cloned(), flags.cloned().unwrap_or_default()));
         }
         let mut outputs = Vec::new();
         module.shape(root).for_each_leaf(&mut |_, shape| {
-            outputs.push(Leaf { shape: shape.clone(), cut: None, role: None, name: None });
+            outputs.push(Leaf { shape: shape.clone(), cut: None, role: None, is_summed: true, name: None });
         });
         Ok(Interface {
             params,
@@ -104,13 +120,24 @@ impl Interface {
         })
     }
 
+    /// Notes the roles of the parameters. Where gradients are summed over several sets of groups, those of the first count.
+    pub fn set_roles(&mut self, roles: &[LeafRole]) {
+        for (leaf, &role) in self.params.iter_mut().zip(roles) {
+            leaf.role.get_or_insert(role);
+        }
+    }
+
+    /// Notes whether the devices sum up what the parameters' next values are computed from.
+    pub fn set_summed(&mut self, is_summed: &[bool]) {
+        for (leaf, &is_summed) in self.params.iter_mut().zip(is_summed) {
+            leaf.is_summed = is_summed;
+        }
+    }
+
     /// Takes over what a placement has in shards.
     pub fn record(&mut self, context: &ShardingContext<'_>, problem: &Problem) {
         let numbers = param_numbers(context);
-        for (leaf, &role) in self.params.iter_mut().zip(problem.roles.iter().flatten()) {
-            // Of gradients that are summed over several sets of groups the first says it.
-            leaf.role.get_or_insert(role);
-        }
+        self.set_roles(problem.roles.as_deref().unwrap_or_default());
         let mut known: IndexSet<Pair> = self.state_pairs.drain(..).collect();
         for (output, param) in problem.pairs() {
             let Some(&number) = numbers.get(&param) else { continue };
@@ -310,10 +337,8 @@ impl Interface {
             name: leaf.name.clone(),
             dtype: array.map(|a| a.dtype.to_string()).unwrap_or_default(),
             sharded: leaf.cut.is_some(),
-            whole_because: leaf
-                .role
-                .filter(|&role| leaf.cut.is_none() && role != LeafRole::State)
-                .map(LeafRole::describe),
+            role: leaf.role.map(LeafRole::name),
+            whole_because: leaf.whole_because(),
             original_shape: dims(array),
             ..ManifestLeaf::default()
         };
@@ -410,7 +435,10 @@ struct ManifestLeaf {
     name: Option<String>,
     dtype: String,
     sharded: bool,
-    /// Why it is none of the optimizer's state.
+    /// What it is to the step, in one word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    /// Why it stays whole, where its role or its update says it.
     #[serde(skip_serializing_if = "Option::is_none")]
     whole_because: Option<String>,
     original_shape: Vec<i64>,

@@ -5,7 +5,7 @@
 //! 1. Each call site gets a computation of its own ([`hlo_spmd::CallSiteCopies`]).
 //! 2. `find` lists the all-reduces of gradients.
 //! 3. For each way to group the devices ([`hlo_spmd::groupings`]), `region` collects the values round each gradient and chooses their
-//!    `format`; `state` says which of them are weights and optimizer state. [`hlo_spmd::DimRelation`] says how dims go through an op; `context` holds what all of this is about.
+//!    `format`; `state` says which of them are weights and optimizer state, and `unsummed` finds the gradients of state that no all-reduce leads to. [`hlo_spmd::DimRelation`] says how dims go through an op; `context` holds what all of this is about.
 //! 4. `problem` writes down what every placement costs, with the roofline of `fusions` and the times of `machine`.
 //! 5. `placement` finds the cheapest placement, as a minimum cut (`min_cut`).
 //! 6. `rewrite` writes the module, and `batch` packs all-reduces of partial results.
@@ -30,6 +30,7 @@ mod machine;
 mod memory_limit;
 mod offload_state;
 mod pairs;
+mod partials;
 mod placement;
 mod problem;
 mod region;
@@ -37,6 +38,7 @@ mod rewrite;
 mod shard_weight_update;
 mod state;
 mod tables;
+mod unsummed;
 mod zero;
 
 pub use context::{ShardingContext, StateCuts};

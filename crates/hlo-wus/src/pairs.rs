@@ -74,6 +74,7 @@ pub(crate) fn aliased(module: &Module) -> Vec<Pair> {
 }
 
 /// The pairs that are known or decided by the data flow, and the outputs for which several parameters are left.
+#[derive(Clone)]
 pub(crate) struct SettledPairs {
     known: Vec<Pair>,
     pairs: IndexMap<usize, ValueId>,

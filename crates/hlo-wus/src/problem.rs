@@ -10,20 +10,18 @@ use crate::placement::{Assignment, CostModel, Node, Price, Term, Uses, ValueForm
 use crate::region::UpdateRegion;
 use crate::state::StateOfRegion;
 use crate::tables::{IndexMap, IndexSet};
+use crate::unsummed::Unsummed;
 use crate::zero::{StateChoice, StateUnit, UnitForm};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::min_cut::UNCUTTABLE;
 use hlo_analysis::optimizer_state::{LeafRole, find_roles};
 use hlo_analysis::values::{Origin, Use, User, ValueId};
-use hlo_ir::attrs::Attrs;
 use hlo_ir::cost::Costs;
-use hlo_ir::literal::{ConstantValue, Scalar};
-use hlo_ir::monoid::{Monoid, find_monoid};
-use hlo_ir::{ArrayShape, CompId, DType, InstId, Module};
+use hlo_ir::{ArrayShape, CompId, InstId};
 use hlo_pass::{Deadline, OutOfTime};
+use hlo_spmd::OperandCut;
 use hlo_spmd::ShardFormat;
 use hlo_spmd::is_broadcast;
-use hlo_spmd::{OperandCut, ResultCut};
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 
@@ -56,6 +54,8 @@ pub struct Terms<'a> {
     pub is_of_optimizer: bool,
     /// The number of the problem, of those that a module has.
     pub problem: usize,
+    /// Smaller arrays stay whole.
+    pub min_bytes: u64,
     /// The known pairs of parameters and outputs, if state may cross the entry in shards.
     pub state_pairs: Option<Vec<Pair>>,
 }
@@ -110,7 +110,9 @@ pub struct Problem {
     place_of: SecondaryMap<ValueId, u32>,
     computes: SecondaryMap<ValueId, bool>,
     /// Reductions over the cut dim that may take shards.
-    partials: IndexMap<InstId, Node>,
+    pub(crate) partials: IndexMap<InstId, Node>,
+    /// Gradients of state that every device computes whole.
+    pub(crate) n_unsummed: usize,
     /// Outputs that are the next value of a parameter, where both may be in shards.
     pairs: IndexMap<usize, ValueId>,
     /// The parameters of `pairs`.
@@ -145,37 +147,28 @@ impl Problem {
             place_of: SecondaryMap::new(),
             computes: SecondaryMap::new(),
             partials: IndexMap::default(),
+            n_unsummed: 0,
             pairs: IndexMap::default(),
             paired: IndexSet::default(),
         };
-        let mut left = Vec::new();
-        let mut known: IndexSet<ValueId> = IndexSet::default();
-        for seed in context.gradients.clone() {
-            context.deadline.check()?;
-            if known.contains(&seed) {
-                continue;
-            }
-            match context.region(seed) {
-                Ok((region, update)) => {
-                    known.extend(region.gradients.iter().copied());
-                    problem.updates.push(update);
-                    problem.add_region(context, region);
-                }
-                Err(reason) => left.push((seed, reason)),
+        let mut left = problem.add_regions(context, &context.gradients.clone())?;
+        let mut by_alias = SettledPairs::find(context, &problem.regions, &aliased(context.module));
+        if let (Some(known), true) = (&terms.state_pairs, terms.is_of_optimizer) {
+            let pairs = by_alias.clone().with_known(context, &problem.regions, known)?;
+            problem.roles = Some(problem.find_roles(context, known, &pairs));
+            let unsummed = Unsummed::find(context, &problem.state_outside(context, terms.min_bytes))?;
+            problem.set_maybe_weights(context, &unsummed.maybe_weights);
+            if !unsummed.gradients.is_empty() {
+                problem.n_unsummed = unsummed.gradients.len();
+                context.gradients.extend(unsummed.gradients.iter().copied());
+                left.extend(problem.add_regions(context, &unsummed.gradients)?);
+                by_alias = SettledPairs::find(context, &problem.regions, &aliased(context.module));
             }
         }
-        let by_alias = SettledPairs::find(context, &problem.regions, &aliased(context.module));
         let exits = by_alias.outputs();
         if let Some(known) = &terms.state_pairs {
             problem.pairs = by_alias.with_known(context, &problem.regions, known)?;
             problem.paired = problem.pairs.values().copied().collect();
-            if terms.is_of_optimizer {
-                let numbers = param_numbers(context);
-                let found = problem.pairs.iter().filter_map(|(&output, param)| Some((*numbers.get(param)?, output)));
-                let pairs: Vec<Pair> = known.iter().copied().chain(found).collect();
-                let facts = (context.values, context.replication);
-                problem.roles = Some(find_roles(context.module, facts, context.groups, &pairs));
-            }
         }
         problem.cuttable = problem.find_cuttable(context, terms.choice);
         let may_be_cut = |value: &ValueId| problem.cuttable.as_ref().is_none_or(|cuttable| cuttable.contains(value));
@@ -206,6 +199,66 @@ impl Problem {
         };
         (problem.in_shards, problem.is_possible) = (in_shards, cost < UNCUTTABLE);
         Ok((problem, left))
+    }
+
+    /// Adds the regions of gradients. Those without a region come back with the reason.
+    fn add_regions(
+        &mut self,
+        context: &mut ShardingContext<'_>,
+        gradients: &IndexSet<ValueId>,
+    ) -> Result<Vec<(ValueId, GradientRefusal)>, OutOfTime> {
+        let mut left = Vec::new();
+        let mut known: IndexSet<ValueId> = IndexSet::default();
+        for &seed in gradients {
+            context.deadline.check()?;
+            if known.contains(&seed) {
+                continue;
+            }
+            match context.region(seed) {
+                Ok((region, update)) => {
+                    known.extend(region.gradients.iter().copied());
+                    self.updates.push(update);
+                    self.add_region(context, region);
+                }
+                Err(reason) => left.push((seed, reason)),
+            }
+        }
+        Ok(left)
+    }
+
+    /// What the entry's parameters are, with the next values that are known and those that were found.
+    fn find_roles(
+        &self,
+        context: &ShardingContext<'_>,
+        known: &[Pair],
+        found: &IndexMap<usize, ValueId>,
+    ) -> Vec<LeafRole> {
+        let numbers = param_numbers(context);
+        let found = found.iter().filter_map(|(&output, param)| Some((*numbers.get(param)?, output)));
+        let pairs: Vec<Pair> = known.iter().copied().chain(found).collect();
+        find_roles(context.module, (context.values, context.replication), context.groups, &pairs)
+    }
+
+    /// Notes which parameters may be weights.
+    fn set_maybe_weights(&mut self, context: &ShardingContext<'_>, found: &IndexSet<ValueId>) {
+        let numbers = param_numbers(context);
+        for number in found.iter().filter_map(|value| numbers.get(value)) {
+            if let Some(role) = self.roles.as_mut().and_then(|roles| roles.get_mut(*number)) {
+                *role = LeafRole::MaybeWeight;
+            }
+        }
+    }
+
+    /// Optimizer state of so many bytes and more that belongs to no region.
+    fn state_outside(&self, context: &ShardingContext<'_>, min_bytes: u64) -> Vec<ValueId> {
+        let is_state =
+            |number: usize| self.roles.as_ref().is_some_and(|roles| roles.get(number) == Some(&LeafRole::State));
+        let params = param_numbers(context).into_iter().filter(|&(_, number)| is_state(number));
+        let is_large = |value: ValueId| {
+            context.values.shape(context.module, value).is_some_and(|shape| shape.size_bytes() >= min_bytes)
+        };
+        let outside = |&value: &ValueId| is_large(value) && self.region_number(value).is_none();
+        params.map(|(value, _)| value).filter(outside).collect()
     }
 
     /// The parameters that may be in shards, where roles or pins say it.
@@ -418,32 +471,10 @@ impl Problem {
         }
     }
 
-    /// Finds the reductions over a cut dim whose partial results an all-reduce combines.
-    fn add_partials(&mut self, context: &mut ShardingContext<'_>) {
-        let mut found = Vec::new();
-        for region in &self.regions {
-            for (&value, &run) in &region.runs {
-                for taken in &context.values.uses[value] {
-                    let User::Op { inst, operand: 0 } = taken.user else { continue };
-                    let cut = context.relation(inst).map(|r| r.result_cut(0, run));
-                    let is_fused = context.values.fused.contains(taken.comp);
-                    let is_equal = context.replication.is_equal_within(inst, 0, context.groups);
-                    if cut == Some(ResultCut::Partial) && is_equal && !is_fused && partial_reducer(context.module, inst)
-                    {
-                        found.push(inst);
-                    }
-                }
-            }
-        }
-        for inst in found {
-            let node = self.costs.add_node();
-            self.partials.insert(inst, node);
-        }
-    }
-
     fn add_terms(&mut self, context: &mut ShardingContext<'_>, terms: &Terms<'_>) -> Result<(), OutOfTime> {
         let mut out = TermList { terms: Vec::new(), cx: terms };
         let costs = Costs::new(context.module);
+        let numbers = param_numbers(context);
         let mut partials_of: IndexMap<usize, Vec<(InstId, Node)>> = IndexMap::default();
         for (&inst, &node) in &self.partials {
             let operand = context.module.inst(inst).operands.first().and_then(|&o| context.values.of(o));
@@ -460,14 +491,14 @@ impl Problem {
                 self.value_terms(context, region, value, &mut out);
             }
             kernels.push(self.kernel_terms(context, region, &costs, &mut out));
-            // Weights are read by more than the step, and what is padded is no ordinary array.
+            // Weights are read by more than the step, and a padded array is no ordinary one.
             let is_padded = context.cuts == StateCuts::Padded && !context.cuts_evenly(region);
             let keeps = if is_padded { Some(false) } else { terms.keeps_weights.filter(|_| !self.stateless[number]) };
             if let Some(keeps) = keeps {
                 for &value in region.runs.keys() {
-                    // Where roles are known they say it of the entry's parameters.
-                    let is_param = context.values.values[value].origin == Origin::EntryParam;
-                    let has_role = is_param && self.roles.is_some() && !is_padded;
+                    // Where roles are known they say it of the entry's parameters. Only optimizer state is padded.
+                    let role = numbers.get(&value).and_then(|&number| self.roles.as_ref()?.get(number));
+                    let has_role = role.is_some_and(|&role| !is_padded || role == LeafRole::State);
                     if !has_role && self.is_state(context, value) && self.is_weight(context, number, value) {
                         out.terms.extend(self.node_of[value].map(|node| Term::Fixed(node, keeps)));
                     }
@@ -497,29 +528,6 @@ impl Problem {
         }
         self.costs.terms = out.terms;
         Ok(())
-    }
-
-    /// Partial results that are combined together and pay the latency once: those of one computation, element type and
-    /// reducer that do not wait for one another.
-    fn batches(&self, module: &Module) -> Vec<(CompId, Vec<Node>)> {
-        let mut batches: IndexMap<(CompId, u32, DType, Option<Monoid>), Vec<Node>> = IndexMap::default();
-        let comps: IndexSet<CompId> = self.partials.keys().map(|&inst| module.inst(inst).parent).collect();
-        for comp in comps {
-            let mut n_waited: SecondaryMap<InstId, u32> = SecondaryMap::new();
-            for &inst in &module.comp(comp).insts {
-                let instruction = module.inst(inst);
-                let waited = instruction.operands.iter().map(|&o| n_waited[o]).max().unwrap_or(0);
-                let node = self.partials.get(&inst);
-                n_waited[inst] = waited + u32::from(node.is_some());
-                if let (Some(&node), Attrs::Reduce(reduce), Some(array)) =
-                    (node, &instruction.attrs, module.shape(inst).as_array())
-                {
-                    let reducer = reduce.to_apply.and_then(|c| find_monoid(module, c));
-                    batches.entry((comp, waited, array.dtype, reducer)).or_default().push(node);
-                }
-            }
-        }
-        batches.into_iter().map(|((comp, ..), nodes)| (comp, nodes)).collect()
     }
 
     /// What a value costs by itself, and where its uses want another form.
@@ -689,25 +697,6 @@ impl Problem {
     }
 }
 
-/// Whether the partial results of a reduce can be combined by an all-reduce: one array, a known reducer, and an initial
-/// value that is its identity.
-fn partial_reducer(module: &Module, inst: InstId) -> bool {
-    let Attrs::Reduce(reduce) = &module.inst(inst).attrs else { return false };
-    let [_, init] = module.inst(inst).operands.as_slice() else { return false };
-    let Some(reducer) = reduce.to_apply.and_then(|c| find_monoid(module, c)) else { return false };
-    let Attrs::Constant(constant) = &module.inst(*init).attrs else { return false };
-    let ConstantValue::Array(literal) = &**constant else { return false };
-    match (reducer, literal.get(0)) {
-        (Monoid::Add, Some(Scalar::Float(x))) => x == 0.0,
-        (Monoid::Add | Monoid::Or, Some(Scalar::Int(0) | Scalar::Uint(0) | Scalar::Pred(false))) => true,
-        (Monoid::And, Some(Scalar::Pred(true))) => true,
-        (Monoid::Maximum, Some(Scalar::Float(x))) => x == f64::NEG_INFINITY,
-        (Monoid::Minimum, Some(Scalar::Float(x))) => x == f64::INFINITY,
-        (Monoid::Add, Some(Scalar::Complex(re, im))) => (re, im) == (0.0, 0.0),
-        (Monoid::Add | Monoid::Or | Monoid::And | Monoid::Maximum | Monoid::Minimum | Monoid::Multiply, _) => false,
-    }
-}
-
 /// Collects terms.
 struct TermList<'a> {
     terms: Vec<Term>,
@@ -730,50 +719,5 @@ impl TermList<'_> {
 
     fn memory(&self, comp: CompId, bytes: f64) -> Price {
         Price::time(self.rate(comp).frequency * self.cx.times.memory_ps(bytes))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use hlo_ir::attrs::{ParameterAttrs, ReduceAttrs};
-    use hlo_ir::edit::Builder;
-    use hlo_ir::{Literal, Opcode, Shape};
-
-    /// Whether a reduction by `opcode` from `init` can be combined.
-    fn is_combined(opcode: Opcode, dtype: DType, init: Scalar) -> bool {
-        let mut module = Module::new("m");
-        let comps = ["reducer", "entry"].map(|name| {
-            let name = module.names.intern(name);
-            module.add_computation(name)
-        });
-        let array = |dims: &[i64]| Shape::array(dtype, dims.iter().copied());
-        let attrs = |number| ParameterAttrs { number, ..ParameterAttrs::default() };
-        let mut b = Builder::new(&mut module, comps[0]);
-        let params = [0, 1].map(|number| b.add("x", Opcode::Parameter, array(&[]), [], attrs(number)));
-        let root = b.add("r", opcode, array(&[]), params, Attrs::Plain);
-        module.comp_mut(comps[0]).root = Some(root).into();
-        let mut b = Builder::new(&mut module, comps[1]);
-        let x = b.add("x", Opcode::Parameter, array(&[4]), [], attrs(0));
-        let init = b.constant("init", Literal::scalar(dtype, init));
-        let reduce = ReduceAttrs { dimensions: [0].into_iter().collect(), to_apply: Some(comps[0]) };
-        let inst = b.add("reduce", Opcode::Reduce, array(&[]), [x, init], reduce);
-        partial_reducer(&module, inst)
-    }
-
-    #[test]
-    fn partial_results_are_combined_where_the_initial_value_changes_nothing() {
-        let float = |opcode, x| is_combined(opcode, DType::F32, Scalar::Float(x));
-        assert_eq!([0.0, 1.0].map(|x| float(Opcode::Add, x)), [true, false]);
-        let infinities = [f64::NEG_INFINITY, f64::INFINITY, 0.0];
-        assert_eq!(infinities.map(|x| float(Opcode::Maximum, x)), [true, false, false]);
-        assert_eq!(infinities.map(|x| float(Opcode::Minimum, x)), [false, true, false]);
-        assert_eq!([0.0, 1.0].map(|x| float(Opcode::Multiply, x)), [false, false]);
-        assert_eq!([0, 1].map(|x| is_combined(Opcode::Add, DType::S32, Scalar::Int(x))), [true, false]);
-        assert_eq!([0, 1].map(|x| is_combined(Opcode::Or, DType::U8, Scalar::Uint(x))), [true, false]);
-        let truth = |opcode| [false, true].map(|x| is_combined(opcode, DType::Pred, Scalar::Pred(x)));
-        assert_eq!((truth(Opcode::And), truth(Opcode::Or)), ([false, true], [true, false]));
-        let complex = |re, im| is_combined(Opcode::Add, DType::C64, Scalar::Complex(re, im));
-        assert_eq!([complex(0.0, 0.0), complex(0.0, 1.0), complex(1.0, 0.0)], [true, false, false]);
     }
 }

@@ -46,6 +46,11 @@ fn is_even((_, format): (&ArrayShape, ShardFormat)) -> bool {
     format.run.len == 1 && format.split.padding() == 0
 }
 
+/// Whether an array is large, and a format pads it by a small share.
+pub(crate) fn is_padded_little(shape: &ArrayShape, format: &ShardFormat) -> bool {
+    shape.size_bytes() >= LEAST_PADDED_BYTES && format.split.waste() <= CHEAP_PADDING
+}
+
 /// What gets a format with a gradient.
 struct Grown {
     runs: IndexMap<ValueId, DimRun>,
@@ -223,7 +228,7 @@ impl ShardingContext<'_> {
     /// Whether the parameters of the entry that are merged or padded are large, and padded by a small share.
     fn pads_little(&self, runs: &IndexMap<ValueId, DimRun>, format: &ShardFormat) -> bool {
         let mut uneven = self.entry_formats(runs, format).filter(|&found| !is_even(found));
-        uneven.all(|(shape, own)| shape.size_bytes() >= LEAST_PADDED_BYTES && own.split.waste() <= CHEAP_PADDING)
+        uneven.all(|(shape, own)| is_padded_little(shape, &own))
     }
 
     /// Whether the parameters of the entry in a region are cut into shards of one size, each along one dim.

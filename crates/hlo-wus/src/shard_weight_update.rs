@@ -59,6 +59,7 @@ use crate::zero::{StateChoice, StateForm, StateUnit, UnitForm, parse_pins};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
 use hlo_analysis::frequency::FrequencyOptions;
+use hlo_analysis::optimizer_state::{find_roles, find_summed};
 use hlo_analysis::time::Machine;
 use hlo_analysis::values::{InstLeaf, SharedCallees, Through, ValueId, Values};
 use hlo_ir::attrs::ParameterAttrs;
@@ -284,6 +285,7 @@ impl ShardWeightUpdate {
                 is_of_optimizer: self.state.is_some_and(StateForm::is_of_optimizer),
                 choice,
                 problem: done.n_solved,
+                min_bytes: self.min_bytes,
                 state_pairs: interface.as_ref().map(|interface| interface.state_pairs.clone()),
             };
             let (problem, left) = Problem::solve(&mut context, &terms).map_err(|e| e.about(entity))?;
@@ -319,6 +321,9 @@ impl ShardWeightUpdate {
         }
         if let Some(interface) = interface {
             interface.record(&context, &problem);
+            if let Some(roles) = &problem.roles {
+                interface.set_summed(&find_summed(&before, &values, &interface.state_pairs, roles));
+            }
             interface.declare(module);
             // What the user said of a parameter no longer holds for its shards.
             let cut = interface.params.iter().enumerate().filter(|(_, leaf)| leaf.cut.is_some());
@@ -349,6 +354,7 @@ impl ShardWeightUpdate {
             cx.report.decisions.extend(explain::computed_whole(&mut context, &problem, often));
         }
         cx.report.count("updates-sharded", sharded.len() as u64);
+        cx.report.count("gradients-unsummed", problem.n_unsummed as u64);
         cx.report.count("reduce-scatters", emitted.scattered.len() as u64);
         cx.report.count("all-gathers", emitted.gathered.len() as u64);
         cx.report.count("partial-all-reduces", emitted.combined.len() as u64);
@@ -518,11 +524,22 @@ impl ShardWeightUpdate {
             cx.report.decisions.push(Decision { subject, action: "left".into(), reason, ..Decision::default() });
         }
         let mut done = Sharded { is_possible: true, ..Sharded::default() };
+        if let Some(interface) = &mut interface {
+            let values = cx.analyses.values(module, Through::MARKERS, SharedCallees::Opaque);
+            // Where no gradient is sharded, no search says what the parameters are.
+            let groups = left.iter().find_map(|left| module.device_groups(left.all_reduce).ok());
+            if let (Some(groups), true) = (groups, problems.is_empty()) {
+                let facts = (&*values, &*replication);
+                let roles = find_roles(module, facts, &groups.groups, &interface.state_pairs);
+                interface.set_summed(&find_summed(module, &values, &interface.state_pairs, &roles));
+                interface.set_roles(&roles);
+            }
+        }
         for (groups, gradients) in problems {
             self.solve(module, (&groups, &gradients), interface.as_mut(), choice, &mut done, cx)?;
         }
         if let Some(mut interface) = interface {
-            let n_carried = if done.is_possible { cut_carried(module, &mut interface) } else { 0 };
+            let n_carried = if done.is_possible { cut_carried(module, &mut interface, self.cuts) } else { 0 };
             if n_carried > 0 {
                 cx.report.count("carried-arrays-cut", n_carried as u64);
             }

@@ -9,7 +9,8 @@
 //!
 //! **Cost**: half of the all-reduce where slices differ by device; where they are the same, the part that nobody reads.
 //!
-//! **What it does not find**: sums of which more than half is read or that have other uses, arrays below 1 KiB.
+//! **What it does not find**: sums of which more than half is read or that have other uses, arrays below 1 KiB, slices that overlap or
+//! leave something out, since no reduce-scatter gives those.
 //!
 //! **How sure**: all uses are slices; their sizes are added up. It is advice, because XLA's pipelines for accelerators put reduce-scatters in place
 //! of the plain forms after partitioning.
@@ -39,6 +40,9 @@ fn check(cx: &AuditCx<'_>, sum: &Collective, starts: Starts) -> Option<Finding> 
     for k in (0..sum.n_arrays(cx.module)).filter(|&k| cx.array_bytes(sum, k) >= SMALL_BYTES) {
         let found = cx.result(sum, k).and_then(|value| find_slices(cx, value, &sum.members.groups));
         let Some(found) = found.filter(|found| found.starts == starts) else { continue };
+        if starts == Starts::ByDevice && !found.may_be_parts {
+            continue;
+        }
         // A reduce-scatter moves half of what an all-reduce does; a slice of one that is taken before it moves itself.
         let share = if starts == Starts::ByDevice { 0.5 } else { 1.0 - found.share };
         needless = needless.saturating_add((cx.array_bytes(sum, k) as f64 * share) as u64);

@@ -138,9 +138,6 @@ def advice(step: Lowered) -> str:
             f"{axes[0]!r}: leave out the last {rows % n_shards}, or pad the batch by {-rows % n_shards} rows that the loss masks"
         )
     many = ", ".join(names)
-    if not can_be_placed(step.mesh):
-        each = "; ".join(f"{name} = jax.make_array_from_process_local_data({spec}, {name})" for name in names)
-        return f"put the batch in shards before the call: {each}"
     given = many if len(names) == 1 else f"({many})"
     return f"put the batch in shards before the call: {many} = jax.device_put({given}, {spec})"
 

@@ -13,15 +13,12 @@ from hlo_opt.jax.pairs import state_pairs
 from hlo_opt.jax.partition import PartitionStep
 from hlo_opt.jax.partitioned import local_shape, physical
 from hlo_opt.jax.plan import Plan
-from hlo_opt.jax.sharding import EQUAL_TIMES, Way, seconds
+from hlo_opt.jax.sharding import EQUAL_TIMES, LEAST_PADDED_BYTES, Way, seconds
 from hlo_opt.jax.switch import why_off
 from hlo_opt.jax.wrapped import WrappedStep
 
 #: Of a long list so many lines are printed.
 MOST_LINES = 24
-
-#: As ``shard-weight-update`` has it: what is smaller is not padded.
-LEAST_PADDED_BYTES = 16 << 10
 
 
 class Report:
@@ -152,8 +149,8 @@ class Report:
             if self._bytes(number) < LEAST_PADDED_BYTES:
                 return f"no dim is a multiple of {n_devices}, and it is under {LEAST_PADDED_BYTES >> 10} KiB"
             return (
-                f"no dim is a multiple of {n_devices}: then a weight stays whole, what a loop takes apart layer by layer, "
-                "and what would need much padding"
+                f"no dim is a multiple of {n_devices}, and its shards would need more than 2 % of padding or a loop "
+                "takes it apart layer by layer"
             )
         if any(number in way.cut for way in self.ways):
             return f"whole with shard={self.ways[self.taken].name!r}"

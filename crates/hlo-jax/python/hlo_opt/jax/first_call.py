@@ -8,7 +8,7 @@ import sys
 import jax
 from hlo_opt.jax.partitioned import local_shape, physical
 from hlo_opt.jax.plan import Plan
-from hlo_opt.jax.sharding import EQUAL_TIMES, seconds
+from hlo_opt.jax.sharding import EQUAL_TIMES, LEAST_PADDED_BYTES, seconds
 from hlo_opt.jax.words import size
 
 #: What of the step's results comes back in shards.
@@ -39,9 +39,14 @@ def first_call(name: str, plan: Plan) -> str:
             f"; {summed_by} of {held_by} devices compute each gradient and the others repeat their work: keep the batch cut over all of "
             "them, microbatches by xs = jax.lax.with_sharding_constraint(xs, NamedSharding(mesh, P(None, mesh.axis_names)))"
         )
+    large = [n for n in sharded.state_left if _bytes(plan, n, in_shards=False) >= LEAST_PADDED_BYTES]
+    left = f"; {len(large)} other large arrays of state stay replicated: ho.report(step) says why" if large else ""
+    peak = ""
+    if before.peak_bytes and taken.peak_bytes and taken.peak_bytes > before.peak_bytes:
+        peak = f", with {size(taken.peak_bytes)} of a device at the peak in the place of {size(before.peak_bytes)}"
     return (
         f"hlo_opt.jax.zero: {name}: {chosen}{len(sharded.cut)} {what} lie in shards over {step.mesh.devices.size} devices, "
-        f"{size(held)} of a device in the place of {size(whole)}; {times}; {_COMES_BACK[taken.name]}{repeated}"
+        f"{size(held)} of a device in the place of {size(whole)}; {times}{peak}; {_COMES_BACK[taken.name]}{left}{repeated}"
     )
 
 

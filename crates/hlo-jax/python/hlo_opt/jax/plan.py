@@ -117,6 +117,7 @@ class Plan:
         memory: what the program takes by XLA's account.
         inputs: the flat arguments that are no state, and may come on no device.
         undone: how many calls in a row brought state whole that the call before had returned in shards, and a leaf of it.
+        is_told: whether the user knows that these calls run as they were, and gather what others return in shards.
     """
 
     key: tuple
@@ -136,6 +137,7 @@ class Plan:
     memory: Memory | None = None
     inputs: frozenset[int] = frozenset()
     undone: tuple[int, int] = (0, 0)
+    is_told: bool = False
     #: Of each leaf of the last call that fitted, its abstract value and sharding: most calls have the same objects.
     _known: list = dataclasses.field(default_factory=list)
     _has_run: bool = False
@@ -426,6 +428,14 @@ def _pad_leaves(leaves: list, padded: Sequence[tuple[int, Place, bool]]) -> None
             leaf.delete()
 
 
+def _put(leaf: jax.Array, wanted: NamedSharding) -> jax.Array:
+    """Moves an array. JAX moves no typed random keys to a mesh of several processes, so that their data is moved."""
+    if wanted.is_fully_addressable or not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.device_put(leaf, wanted)
+    data = jax.device_put(jax.random.key_data(leaf), wanted)
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+
+
 def _move_leaves(leaves: list, moves: Sequence[tuple[int, NamedSharding, bool]]) -> None:
     """Puts leaves where the program takes them, in place.
 
@@ -438,7 +448,7 @@ def _move_leaves(leaves: list, moves: Sequence[tuple[int, NamedSharding, bool]])
         # An array that lies there already shares its memory with what device_put makes, and so may one made whole.
         if not isinstance(leaf, jax.Array) or leaf.sharding.is_equivalent_to(wanted, leaf.ndim):
             continue
-        in_shards = jax.device_put(leaf, wanted)
+        in_shards = _put(leaf, wanted)
         if is_donated and n_places[id(leaf)] == 1 and not is_replicated(wanted):
             in_shards.block_until_ready()
             leaf.delete()

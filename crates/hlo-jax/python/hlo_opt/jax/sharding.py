@@ -34,6 +34,12 @@ EQUAL_TIMES = 0.02
 #: State that is smaller stays on the device: each copy has a latency.
 LEAST_OFFLOADED_BYTES = 1 << 20
 
+#: Arrays under this stay whole: shards of them save less memory than their collectives cost.
+LEAST_CUT_BYTES = 1 << 10
+
+#: Arrays under this are not padded.
+LEAST_PADDED_BYTES = 16 << 10
+
 #: What XLA's own combiners put together again, and StableHLO has no words for.
 SEPARATE = "split-tuple-all-reduce{ops=all},dce"
 
@@ -122,6 +128,7 @@ class Sharded:
         on_host, outputs_on_host: the numbers of the parameters and outputs that lie in the memory of the host.
         failure_of_xla: what XLA's partitioner said of the step, where it failed and there is nothing to compare with.
         whole_because: of parameters that stay whole their numbers, and why.
+        state_left: the numbers of the parameters that are optimizer state, and stay whole.
         repeated: how many devices add a gradient up, and how many hold it, where the others repeat their work.
     """
 
@@ -142,6 +149,7 @@ class Sharded:
     outputs_on_host: frozenset[int] = frozenset()
     failure_of_xla: str | None = None
     whole_because: dict[int, str] = dataclasses.field(default_factory=dict)
+    state_left: tuple[int, ...] = ()
     repeated: tuple[int, int] | None = None
 
 
@@ -271,9 +279,6 @@ def _options(
     limit = f",memory-limit={memory_limit}" if form == "parameters" and memory_limit is not None else ""
     return f"sharded-state{{objective=memory,cuts={cuts},state={form}{said}{limit}}}"
 
-
-#: Why a weight stays whole, as the passes say it.
-_A_WEIGHT = "a weight: the loss reads it"
 
 _PINNED = {True: "sharded", False: "whole"}
 
@@ -429,6 +434,9 @@ def _placed(step: Partitioned, module: dict[str, Any], ways: list[Way], taken: i
         on_host=on_host,
         outputs_on_host=outputs_on_host,
         whole_because={leaf["index"]: leaf["whole_because"] for leaf in manifest["params"] if "whole_because" in leaf},
+        state_left=tuple(
+            leaf["index"] for leaf in manifest["params"] if leaf.get("role") == "state" and leaf["index"] not in cut
+        ),
         repeated=_repeated(manifest.get("repeated_work")),
     )
 
@@ -486,11 +494,17 @@ def _shardings(
     return [s.with_memory_kind(private.HOST_MEMORY) if n in on_host else s for n, s in enumerate(found)]
 
 
-def _has_state(step: Partitioned, module: dict[str, Any]) -> bool:
-    """Whether an array with a next value is optimizer state, though it could not be cut."""
+def _state_left(step: Partitioned, module: dict[str, Any]) -> list[int]:
+    """The arrays with a next value that are optimizer state, though none of them could be cut, the largest first."""
     paired = {param for param, _ in state_pairs(step)}
     leaves = [leaf for leaf in module["manifest"]["params"] if leaf["index"] in paired and leaf["original_shape"]]
-    return any("whole_because" not in leaf for leaf in leaves)
+    found = [leaf["index"] for leaf in leaves if leaf.get("role") == "state"]
+    return sorted(found, key=lambda number: -_bytes(step, number))
+
+
+def _bytes(step: Partitioned, number: int) -> int:
+    aval = physical(step.avals[step.kept[number]])
+    return aval.size * aval.dtype.itemsize
 
 
 def _why_nothing(step: Partitioned, module: dict[str, Any], form: str) -> str:
@@ -510,11 +524,17 @@ def _why_nothing(step: Partitioned, module: dict[str, Any], form: str) -> str:
         return f"the script takes state whole and returns it in shards ({returned})"
     reports = [report for report in module["reports"] if report["pass"] == "shard-weight-update"]
     decisions = [decision for report in reports for decision in report.get("decisions", [])]
-    reasons = {leaf.get("whole_because") for leaf in module["manifest"]["params"]}
-    if form != "parameters" and any(reasons) and not _has_state(step, module):
+    state = _state_left(step, module)
+    if form != "parameters" and state and _bytes(step, state[0]) < LEAST_CUT_BYTES:
+        name, n_bytes = step.names[step.kept[state[0]]], _bytes(step, state[0])
+        return f"this optimizer keeps only small state: its largest array, {name}, has {n_bytes} B"
+    whole_because = {leaf["index"]: leaf.get("whole_because") for leaf in module["manifest"]["params"]}
+    if state and whole_because[state[0]]:
+        return f"no update in shards has state: of {step.names[step.kept[state[0]]]}, {whole_because[state[0]]}"
+    if form != "parameters" and any(whole_because.values()) and not state:
         paired = {param for param, _ in pairs}
         carried = [leaf for leaf in module["manifest"]["params"] if leaf["index"] in paired and leaf["original_shape"]]
-        others = [leaf for leaf in carried if leaf["whole_because"] != _A_WEIGHT]
+        others = [leaf for leaf in carried if leaf.get("role") != "weight"]
         if others:
             name, why = step.names[step.kept[others[0]["index"]]], others[0]["whole_because"]
             advice = f'; state={{r"^{name.partition("[")[0]}": True}} asks for shards of it'

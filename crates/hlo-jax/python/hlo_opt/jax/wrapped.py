@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 from hlo_opt.jax import private
+from hlo_opt.jax.names import argument_namer
 from hlo_opt.jax.partitioned import Declined, NotTraced, Partitioned
 from hlo_opt.jax.plan import Plan, as_whole, whole_of
 from hlo_opt.jax.sharding import Sharded
@@ -54,6 +55,10 @@ class WrappedStep:
         self._plans: list[Plan] = []
         self._last: Plan | None = None
         self._is_traced = False
+        # Why calls run as they were, as far as the user was told.
+        self._said: set[str] = set()
+        # Whether the original has put arrays together since the last call of a plan.
+        self._has_gathered = False
         # How inputs lay that came in shards, by path.
         self._inputs: dict[str, NamedSharding] = {}
         # Of leaves that a plan has cut, by path and shape: their sharding, and what it was in the original step.
@@ -97,8 +102,12 @@ class WrappedStep:
                 # The original says it in its own words.
                 return self._run_original(args, kwargs)
         if plan.declined is not None:
+            self._tell_of_shards(plan, leaves)
             return self._run_original(args, kwargs)
         outs = plan.run(leaves)
+        if self._has_gathered:
+            # Arrays came whole because the original ran, not because the script made them so.
+            self._has_gathered, plan.undone = False, (0, 0)
         n_undone, leaf = plan.undone
         if n_undone == MOST_UNDONE:
             self.warn(
@@ -170,6 +179,22 @@ class WrappedStep:
         with self._lock:
             self._forget()
         self.unwrapped.clear_cache()
+
+    def _tell_of_shards(self, plan: Plan, leaves: list) -> None:
+        """Warns, once for a plan, where the original runs on arrays that calls with other arguments return in shards."""
+        number = next((number for number, leaf in enumerate(leaves) if whole_of(leaf) is not None), None)
+        if number is None:
+            return
+        is_first, self._has_gathered = not plan.is_told, True
+        plan.is_told = True
+        if is_first:
+            path = jax.tree.flatten_with_path(jax.tree.unflatten(plan.tree, leaves))[0][number][0]
+            name = argument_namer(self.unwrapped, self._static_numbers)(path)
+            self.warn(
+                f"{self.__name__}: {name} comes in shards from another call, but calls like this one run as they were, and "
+                "each gathers the array. If the step sums gradients over several calls, sum them in one call, with "
+                "jax.lax.scan or optax.MultiSteps"
+            )
 
     def _run_original(self, args: tuple, kwargs: dict) -> Any:
         """Runs the original on state that is whole, as it would have it, whatever steps have cut it before."""
@@ -247,7 +272,8 @@ class WrappedStep:
             self.plan_is_made(plan)
         elif self._options.strict:
             raise self.error(plan.declined) from cause
-        else:
+        elif plan.declined not in self._said:
+            self._said.add(plan.declined)
             self.warn(f"{self.__name__} runs as it was: {plan.declined}")
         return plan
 
