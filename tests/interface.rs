@@ -299,6 +299,61 @@ fn state_is_in_shards_where_no_all_reduce_gives_its_gradient() {
     }
 }
 
+/// Each device updates its own slice of `m` and of `n`, and gathers it. The slices of `n` are gathered in another order than they were
+/// taken in.
+const BY_HAND: &str = "\
+HloModule by_hand, num_partitions=4
+
+%add (a: s32[], b: s32[]) -> s32[] {
+  %a = s32[] parameter(0)
+  %b = s32[] parameter(1)
+  ROOT %sum = s32[] add(%a, %b)
+}
+
+ENTRY %main {
+  %w = s32[8,6] parameter(0), sharding={replicated}
+  %m = s32[8,6] parameter(1), sharding={replicated}
+  %n = s32[8,6] parameter(2), sharding={replicated}
+  %x = s32[8,6] parameter(3), sharding={devices=[4,1]<=[4]}
+  %xw = s32[8,6] multiply(%x, %w)
+  %g = s32[8,6] all-reduce(%xw), channel_id=1, replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=%add
+  %id = u32[] partition-id()
+  %number = s32[] convert(%id)
+  %two = s32[] constant(2)
+  %start = s32[] multiply(%number, %two)
+  %zero = s32[] constant(0)
+  %own_m = s32[2,6] dynamic-slice(%m, %start, %zero), dynamic_slice_sizes={2,6}
+  %own_n = s32[2,6] dynamic-slice(%n, %start, %zero), dynamic_slice_sizes={2,6}
+  %own_g = s32[2,6] dynamic-slice(%g, %start, %zero), dynamic_slice_sizes={2,6}
+  %m1 = s32[2,6] add(%own_m, %own_g)
+  %n1 = s32[2,6] subtract(%own_n, %own_g)
+  %all_m = s32[8,6] all-gather(%m1), channel_id=2, replica_groups={{0,1,2,3}}, use_global_device_ids=true, dimensions={0}
+  %all_n = s32[8,6] all-gather(%n1), channel_id=3, replica_groups={{1,0,2,3}}, use_global_device_ids=true, dimensions={0}
+  %both = s32[8,6] add(%all_m, %all_n)
+  %w1 = s32[8,6] subtract(%w, %both)
+  ROOT %out = (s32[8,6], s32[8,6], s32[8,6]) tuple(%w1, %all_m, %all_n)
+}
+";
+
+#[test]
+fn what_a_script_updates_in_shards_by_hand_crosses_the_interface_in_them() {
+    let before = hlo_text::parse_module(BY_HAND).unwrap_or_else(|e| panic!("{e:?}")).module;
+    let mut main = before.clone();
+    let pass = "shard-weight-update{min-bytes=0,cuts=even,state=optimizer,state-pairs=[0:0,1:1,2:2]}";
+    let report = run(pass, &mut main, &ParamFacts::default());
+    hlo_ir::verify::verify(&main).unwrap_or_else(|e| panic!("{e:?}"));
+    let (shard, unshard) = (module_of(&report, "shard.hlo"), module_of(&report, "unshard.hlo"));
+    let outcome = check_chain(&before, &[&shard, &main, &unshard], "int9 int9 int9 int9", Nearness::Exact);
+    outcome.unwrap_or_else(|e| panic!("{e}"));
+    let manifest = manifest_of(&report);
+    let params = manifest["params"].as_array().expect("parameters");
+    let cut: Vec<usize> = (0..params.len()).filter(|&n| params[n]["sharded"] == true).collect();
+    assert_eq!(cut, [1], "{manifest}");
+    assert_eq!(report.stats["shard-weight-update.own-slices-cut"], 1);
+    let text = hlo_ir::print::print_module(&main, &Default::default());
+    assert!(!text.contains("%own_m "), "{text}");
+}
+
 #[test]
 fn state_of_a_loop_of_steps_crosses_the_interface_in_shards() {
     assert_eq!(check_program("mlp_adam_fori.hlo", "auto"), (18, 18));

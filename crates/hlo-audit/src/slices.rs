@@ -6,8 +6,7 @@ use crate::follow::{depends_on_device_id, only_moves};
 use hashbrown::HashSet;
 use hlo_analysis::values::{Origin, User, ValueId};
 use hlo_ir::{InstId, Opcode};
-use hlo_sort::SharedSort;
-use hlo_spmd::find_device_values;
+use hlo_spmd::{NoOwnSlice, find_own_slice};
 
 /// Slices that together read a part of a value.
 #[derive(Clone, PartialEq, Debug)]
@@ -129,19 +128,5 @@ impl Slices {
 /// Whether a dynamic-slice gives every device of a group another part of its operand, and the group all of it, or begins at places that are
 /// not known: in a fusion they are parameters.
 fn may_give_parts(cx: &AuditCx<'_>, inst: InstId, groups: &[Vec<u32>]) -> bool {
-    let operands = cx.module.inst(inst).operands.as_slice();
-    let array = |inst: InstId| cx.module.shape(inst).as_array();
-    let Some((whole, part)) = operands.first().and_then(|&whole| array(whole)).zip(array(inst)) else { return false };
-    let mut cut = (0..whole.rank()).filter(|&dim| whole.dims[dim] != part.dims[dim]);
-    let (Some(dim), None) = (cut.next(), cut.next()) else { return false };
-    let Some(starts) = operands.get(dim + 1).and_then(|&start| find_device_values(cx.module, start)) else {
-        return true;
-    };
-    let (n, size) = (whole.dims[dim], part.dims[dim].max(1));
-    groups.iter().all(|group| {
-        let start_of = |&device: &u32| starts.get(device as usize).map_or(0, |start| (*start).clamp(0, n - size));
-        let mut found: Vec<i64> = group.iter().map(start_of).collect();
-        found.shared_sort();
-        found.into_iter().eq((0..n).step_by(size as usize))
-    })
+    matches!(find_own_slice(cx.module, inst, groups), Ok(_) | Err(NoOwnSlice::UnknownStarts))
 }

@@ -42,7 +42,7 @@ use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_sort::SharedSort;
 use hlo_spmd::{
-    AllReduce, ChannelIds, CollectiveChange, GroupAttrs, Rewrite, array, find_all_reduce, find_device_values,
+    AllReduce, ChannelIds, CollectiveChange, GroupAttrs, OwnSlice, Rewrite, find_all_reduce, find_own_slice,
 };
 use path::Path;
 
@@ -131,23 +131,14 @@ fn live_users(users: &UserMap, live: &EntitySet<InstId>, value: InstId) -> Vec<I
     found
 }
 
-/// Which slices the devices take.
-#[derive(PartialEq, Eq)]
-struct Slices {
-    /// The dim that is cut.
-    dim: usize,
-    /// The groups of flat ids, members in the order of their slices.
-    groups: Vec<Vec<u32>>,
-}
-
 /// What all readers take of an all-reduce.
 ///
 /// # Errors
 /// Why that is no scatter.
-fn find_slices(module: &Module, all_reduce: &AllReduce, path: &Path) -> Result<Slices, CollectiveRefusal> {
-    let mut slices: Option<Slices> = None;
+fn find_slices(module: &Module, all_reduce: &AllReduce, path: &Path) -> Result<OwnSlice, CollectiveRefusal> {
+    let mut slices: Option<OwnSlice> = None;
     for &reader in &path.readers {
-        let found = find_slice(module, all_reduce, reader)?;
+        let found = find_own_slice(module, reader, &all_reduce.groups).map_err(ScatterRefusal::from)?;
         if slices.as_ref().is_some_and(|known| *known != found) {
             return Err(ScatterRefusal::DifferentSlices.into());
         }
@@ -158,40 +149,12 @@ fn find_slices(module: &Module, all_reduce: &AllReduce, path: &Path) -> Result<S
     if all_reduce.reducer.is_none() { Err(CollectiveRefusal::UnknownReducer) } else { Ok(slices) }
 }
 
-fn find_slice(module: &Module, all_reduce: &AllReduce, reader: InstId) -> Result<Slices, CollectiveRefusal> {
-    let operands = module.inst(reader).operands.as_slice();
-    let whole = operands.first().and_then(|&whole| array(module, whole));
-    let [Some(whole), Some(slice)] = [whole, array(module, reader)] else { return Err(ScatterRefusal::NoArray.into()) };
-    let cut: Vec<usize> = (0..whole.rank()).filter(|&dim| whole.dims[dim] != slice.dims[dim]).collect();
-    let [dim] = cut.as_slice() else { return Err(ScatterRefusal::NotOneDim.into()) };
-    let (size, n) = (slice.dims[*dim], whole.dims[*dim]);
-    let is_part = |group: &Vec<u32>| size > 0 && group.len() as i64 * size == n;
-    if !all_reduce.groups.iter().all(is_part) {
-        return Err(ScatterRefusal::UnequalParts.into());
-    }
-    let start = operands.get(dim + 1).copied().ok_or(ScatterRefusal::NoStart)?;
-    let starts = find_device_values(module, start);
-    let starts = starts.ok_or(ScatterRefusal::UnknownStarts)?;
-    let mut groups = all_reduce.groups.clone();
-    for group in &mut groups {
-        let mut listed = vec![None; group.len()];
-        for &device in group.iter() {
-            let start = starts.get(device as usize).map_or(0, |start| (*start).clamp(0, n - size));
-            let place = usize::try_from(start / size).ok().filter(|_| start % size == 0);
-            let slot = place.and_then(|place| listed.get_mut(place)).filter(|slot| slot.is_none());
-            *slot.ok_or(ScatterRefusal::Overlap)? = Some(device);
-        }
-        *group = listed.into_iter().flatten().collect();
-    }
-    Ok(Slices { dim: *dim, groups })
-}
-
 /// The reduce-scatter of what is rearranged on the path.
 fn emit(
     module: &mut Module,
     rewrite: &Rewrite,
     all_reduce: &AllReduce,
-    (slices, path): (&Slices, &Path),
+    (slices, path): (&OwnSlice, &Path),
     channels: &mut ChannelIds,
 ) -> InstId {
     let old = all_reduce.inst;

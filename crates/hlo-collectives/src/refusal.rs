@@ -3,7 +3,7 @@
 use hlo_cluster::ClusterError;
 use hlo_ir::DType;
 use hlo_ir::groups::GroupsError;
-use hlo_spmd::Obstacle;
+use hlo_spmd::{NoOwnSlice, Obstacle};
 use std::fmt;
 
 /// Why a collective is left as it is.
@@ -152,18 +152,14 @@ pub enum ScatterRefusal {
     Unused,
     /// Two users take different slices.
     DifferentSlices,
-    /// It is not about arrays.
-    NoArray,
-    /// More or fewer dims than one are cut.
-    NotOneDim,
-    /// The slices are not one equal part for each device.
-    UnequalParts,
-    /// A slice has no start along the dim that is cut.
-    NoStart,
-    /// The starts depend on something else than the device.
-    UnknownStarts,
-    /// Two devices of a group take the same elements.
-    Overlap,
+    /// A slice is not each device's own part.
+    Slice(NoOwnSlice),
+}
+
+impl From<NoOwnSlice> for ScatterRefusal {
+    fn from(reason: NoOwnSlice) -> ScatterRefusal {
+        ScatterRefusal::Slice(reason)
+    }
 }
 
 /// Why what is computed on the slices of a flat array is not computed on the array.
@@ -356,12 +352,14 @@ impl fmt::Display for ScatterRefusal {
             ScatterRefusal::WholeReturned => "its whole result is the computation's",
             ScatterRefusal::Unused => "nothing uses it",
             ScatterRefusal::DifferentSlices => "its users take different slices",
-            ScatterRefusal::NoArray => "is no array",
-            ScatterRefusal::NotOneDim => "its slices are not cut along one dim",
-            ScatterRefusal::UnequalParts => "its slices are not equal parts, one for each device of a group",
-            ScatterRefusal::NoStart => "its slices have no start",
-            ScatterRefusal::UnknownStarts => "its slices start where not only the device says",
-            ScatterRefusal::Overlap => "its devices take overlapping slices",
+            ScatterRefusal::Slice(NoOwnSlice::NoArray) => "is no array",
+            ScatterRefusal::Slice(NoOwnSlice::NotOneDim) => "its slices are not cut along one dim",
+            ScatterRefusal::Slice(NoOwnSlice::UnequalParts) => {
+                "its slices are not equal parts, one for each device of a group"
+            }
+            ScatterRefusal::Slice(NoOwnSlice::NoStart) => "its slices have no start",
+            ScatterRefusal::Slice(NoOwnSlice::UnknownStarts) => "its slices start where not only the device says",
+            ScatterRefusal::Slice(NoOwnSlice::Overlap) => "its devices take overlapping slices",
         })
     }
 }

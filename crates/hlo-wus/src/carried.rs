@@ -48,10 +48,7 @@ pub(crate) fn cut_carried(module: &mut Module, interface: &mut Interface, cuts: 
         n_cut += 1;
     }
     if n_cut > 0 {
-        let elements = module.inst(root).operands.iter().map(|&operand| module.shape(operand).clone()).collect();
-        let shape = module.shapes.intern(Shape::Tuple(elements));
-        module.inst_mut(root).shape = shape;
-        interface.declare(module);
+        interface.retuple(module, root);
     }
     n_cut
 }

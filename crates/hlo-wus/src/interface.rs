@@ -14,7 +14,7 @@ use hlo_analysis::optimizer_state::LeafRole;
 use hlo_ir::attrs::{Attrs, ParameterAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling};
-use hlo_ir::{ArrayShape, Module, Opcode, Shape};
+use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
 use hlo_sort::SharedSort;
 use hlo_spmd::{ShardBuilder, ShardFormat};
 use serde::Serialize;
@@ -276,6 +276,14 @@ impl Interface {
     /// What the original says of parameter `number`.
     fn param_sharding(&self, number: usize) -> Option<&Sharding> {
         self.param_marks.get(number).and_then(|(sharding, _)| sharding.as_ref())
+    }
+
+    /// Gives the root, a tuple, the shapes of its operands, and the module what [`declare`](Interface::declare) does.
+    pub fn retuple(&self, module: &mut Module, root: InstId) {
+        let elements = module.inst(root).operands.iter().map(|&operand| module.shape(operand).clone()).collect();
+        let shape = module.shapes.intern(Shape::Tuple(elements));
+        module.inst_mut(root).shape = shape;
+        self.declare(module);
     }
 
     /// Gives the rewritten module's parameters and header what they are now.

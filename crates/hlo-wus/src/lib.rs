@@ -13,8 +13,8 @@
 //!
 //! Under a memory limit, `zero` prices the bytes of parameters and solves the cut anew until the module that it makes fits (`memory_limit`).
 //!
-//! With state in shards outside of the module, `pairs` finds out which output is the next value of which parameter, and
-//! `carried` cuts state that comes back as it came.
+//! With state in shards outside of the module, `pairs` finds out which output is the next value of which parameter,
+//! `own_slices` cuts state that the script updates in shards by hand, and `carried` state that comes back as it came.
 
 mod batch;
 mod carried;
@@ -29,6 +29,7 @@ mod interface;
 mod machine;
 mod memory_limit;
 mod offload_state;
+mod own_slices;
 mod pairs;
 mod partials;
 mod placement;

@@ -184,7 +184,9 @@ impl ShardingContext<'_> {
             let of_kind = if is_even { &mut tried } else { &mut padded };
             of_kind.push(Tried { rank, format, runs, update });
         }
-        if tried.is_empty() {
+        // Padded arrays are no ordinary ones, so that they have to be worth much.
+        let most_bytes = |of: &[Tried]| of.iter().map(|one| one.rank.computed_bytes).max().unwrap_or(0);
+        if tried.is_empty() || most_bytes(&tried).saturating_mul(2) < most_bytes(&padded) {
             tried = padded;
         }
         let best = tried.iter().enumerate().min_by(|(_, a), (_, b)| a.rank.total_cmp(&b.rank)).map(|(i, _)| i);

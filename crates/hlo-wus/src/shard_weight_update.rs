@@ -51,6 +51,7 @@ use crate::explain::{self, Unequal};
 use crate::find::{LeftGradient, find_gradients};
 use crate::interface::{Interface, RepeatedWork};
 use crate::machine::{Times, times};
+use crate::own_slices::cut_own_slices;
 use crate::pairs::{Pair, aliased, joined, parse_pairs};
 use crate::problem::{Problem, Rate, Terms};
 use crate::rewrite::Rewriter;
@@ -539,6 +540,12 @@ impl ShardWeightUpdate {
             self.solve(module, (&groups, &gradients), interface.as_mut(), choice, &mut done, cx)?;
         }
         if let Some(mut interface) = interface {
+            let n_own = if done.is_possible { cut_own_slices(module, &mut interface) } else { 0 };
+            if n_own > 0 {
+                done.is_changed = true;
+                cx.report.count("own-slices-cut", n_own as u64);
+                cx.analyses.invalidate(Preserved::NONE);
+            }
             let n_carried = if done.is_possible { cut_carried(module, &mut interface, self.cuts) } else { 0 };
             if n_carried > 0 {
                 cx.report.count("carried-arrays-cut", n_carried as u64);

@@ -4,7 +4,7 @@ use crate::refusal::{CollectiveRefusal, ScatterRefusal};
 use cranelift_entity::EntitySet;
 use hlo_ir::attrs::{Attrs, DynamicSliceAttrs};
 use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
-use hlo_spmd::{AllReduce, Rewrite, array, check_free, find_splat};
+use hlo_spmd::{AllReduce, NoOwnSlice, Rewrite, array, check_free, find_splat};
 
 /// The ops from an all-reduce to the slices of its result, each the only user of the one before.
 pub(super) struct Path {
@@ -58,7 +58,7 @@ pub(super) fn find(
         match users.as_slice() {
             [] => return Err(ScatterRefusal::Unused.into()),
             [first, ..] if users.iter().all(is_slice) => {
-                let slice = array(module, *first).ok_or(ScatterRefusal::NoArray)?.clone();
+                let slice = array(module, *first).ok_or(ScatterRefusal::from(NoOwnSlice::NoArray))?.clone();
                 return Ok(Path { steps, readers: users, slice });
             }
             &[inst] => {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import os
+import re
 import tempfile
 
 from hlo_opt import _native
@@ -19,6 +20,9 @@ from hlo_opt.jax.wrapped import WrappedStep
 
 #: Of a long list so many lines are printed.
 MOST_LINES = 24
+
+#: The roles of arrays that stay whole, as evaluation may read them, unless the script asks for shards.
+_SHARDED_IF_ASKED = frozenset({"beside-weights", "feeds-no-weight", "maybe-weight", "read-by-result"})
 
 
 class Report:
@@ -66,6 +70,10 @@ class Report:
         if large:
             lines.append("left as they were (1 KiB and more):")
             lines += _some([f"  {step.describe(n)}: {self._why_left(n)}" for n in large])
+        asked = [n for n in large if sharded.roles.get(n) in _SHARDED_IF_ASKED]
+        if asked:
+            name = re.escape(step.names[step.kept[asked[0]]])
+            lines.append(f'state={{r"{name}": True}} puts {step.names[step.kept[asked[0]]]} in shards all the same')
         return "\n".join(lines)
 
     __repr__ = __str__

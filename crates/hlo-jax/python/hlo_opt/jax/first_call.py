@@ -25,7 +25,9 @@ def first_call(name: str, plan: Plan) -> str:
     before, taken = sharded.ways[0], sharded.ways[sharded.taken]
     whole = sum(_bytes(plan, n, in_shards=False) for n in sharded.cut)
     held = sum(_bytes(plan, n, in_shards=True) for n in sharded.cut)
-    what = "arrays of optimizer state" if taken.name != "parameters" else "arrays of state and weights"
+    arrays = "array of" if len(sharded.cut) == 1 else "arrays of"
+    what = f"{arrays} {'optimizer state' if taken.name != 'parameters' else 'state and weights'}"
+    lie = "lies" if len(sharded.cut) == 1 else "lie"
     times = f"predicted {seconds(taken.step_s)} a step on {sharded.machine}"
     if before.step_s and taken.step_s is not None:
         change = taken.step_s / before.step_s - 1
@@ -39,13 +41,15 @@ def first_call(name: str, plan: Plan) -> str:
             f"; {summed_by} of {held_by} devices compute each gradient and the others repeat their work: keep the batch cut over all of "
             "them, microbatches by xs = jax.lax.with_sharding_constraint(xs, NamedSharding(mesh, P(None, mesh.axis_names)))"
         )
-    large = [n for n in sharded.state_left if _bytes(plan, n, in_shards=False) >= LEAST_PADDED_BYTES]
-    left = f"; {len(large)} other large arrays of state stay replicated: ho.report(step) says why" if large else ""
+    state_left = [n for n, role in sharded.roles.items() if role == "state" and n not in sharded.cut]
+    large = [n for n in state_left if _bytes(plan, n, in_shards=False) >= LEAST_PADDED_BYTES]
+    others = "1 other large array of state stays" if len(large) == 1 else f"{len(large)} other large arrays of state stay"
+    left = f"; {others} replicated: ho.report(step) says why" if large else ""
     peak = ""
     if before.peak_bytes and taken.peak_bytes and taken.peak_bytes > before.peak_bytes:
         peak = f", with {size(taken.peak_bytes)} of a device at the peak in the place of {size(before.peak_bytes)}"
     return (
-        f"hlo_opt.jax.zero: {name}: {chosen}{len(sharded.cut)} {what} lie in shards over {step.mesh.devices.size} devices, "
+        f"hlo_opt.jax.zero: {name}: {chosen}{len(sharded.cut)} {what} {lie} in shards over {step.mesh.devices.size} devices, "
         f"{size(held)} of a device in the place of {size(whole)}; {times}{peak}; {_COMES_BACK[taken.name]}{left}{repeated}"
     )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -203,8 +205,11 @@ class Plan:
             _move_leaves(leaves, moved)
         if self.padded:
             _pad_leaves(leaves, self.padded)
-        outs = self.call(*[leaves[number] for number in self.kept])
-        if not self._has_run:
+        if self._has_run:
+            outs = self.call(*[leaves[number] for number in self.kept])
+        else:
+            with _without_word_of_donation():
+                outs = self.call(*[leaves[number] for number in self.kept])
             # JAX may put an equal sharding in the place of the one that it was given, and keeps to it.
             self._has_run = True
             self._remember(zip((out.sharding for out in outs), self.sharded.output_shardings), "output_specs")
@@ -250,7 +255,8 @@ class Plan:
             for n, padding in sharded.output_paddings.items()
         ]
         # JAX keeps what it compiles here for the first call: what fails, fails while the original can still run.
-        self.memory = Memory.of(self.call.lower(*self._described()).compile())
+        with _without_word_of_donation():
+            self.memory = Memory.of(self.call.lower(*self._described()).compile())
         self._remember(zip(shardings, shardings), "param_specs")
         for number, wanted, _ in self.moves:
             self.accepted[number].append(wanted)
@@ -426,6 +432,15 @@ def _pad_leaves(leaves: list, padded: Sequence[tuple[int, Place, bool]]) -> None
         if is_new and is_donated and n_places[id(leaf)] == 1 and isinstance(leaf, jax.Array):
             leaves[number].block_until_ready()
             leaf.delete()
+
+
+@contextlib.contextmanager
+def _without_word_of_donation() -> Iterator[None]:
+    """Drops JAX's warning of donated arrays that no result can use: it has none where it chooses the shardings of results itself, as in
+    the original step."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        yield
 
 
 def _put(leaf: jax.Array, wanted: NamedSharding) -> jax.Array:

@@ -18,6 +18,7 @@ from hlo_opt.jax.pairs import state_pairs
 from hlo_opt.jax.partitioned import Declined, Partitioned, physical
 from hlo_opt.jax.words import python_words, size
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import keystr
 
 #: What ``zero`` may be asked to shard, as ZeRO-1, 2 and 3 do.
 SHARDS = ("optimizer", "gradients", "parameters")
@@ -128,7 +129,7 @@ class Sharded:
         on_host, outputs_on_host: the numbers of the parameters and outputs that lie in the memory of the host.
         failure_of_xla: what XLA's partitioner said of the step, where it failed and there is nothing to compare with.
         whole_because: of parameters that stay whole their numbers, and why.
-        state_left: the numbers of the parameters that are optimizer state, and stay whole.
+        roles: what parameters are to the step, as ``"weight"`` and ``"state"``, by their numbers.
         repeated: how many devices add a gradient up, and how many hold it, where the others repeat their work.
     """
 
@@ -149,7 +150,7 @@ class Sharded:
     outputs_on_host: frozenset[int] = frozenset()
     failure_of_xla: str | None = None
     whole_because: dict[int, str] = dataclasses.field(default_factory=dict)
-    state_left: tuple[int, ...] = ()
+    roles: dict[int, str] = dataclasses.field(default_factory=dict)
     repeated: tuple[int, int] | None = None
 
 
@@ -433,10 +434,8 @@ def _placed(step: Partitioned, module: dict[str, Any], ways: list[Way], taken: i
         output_paddings={n: leaf.padding for n, leaf in enumerate(outputs) if leaf.padding is not None},
         on_host=on_host,
         outputs_on_host=outputs_on_host,
-        whole_because={leaf["index"]: leaf["whole_because"] for leaf in manifest["params"] if "whole_because" in leaf},
-        state_left=tuple(
-            leaf["index"] for leaf in manifest["params"] if leaf.get("role") == "state" and leaf["index"] not in cut
-        ),
+        whole_because=_whole_because(step, manifest),
+        roles={leaf["index"]: leaf["role"] for leaf in manifest["params"] if "role" in leaf},
         repeated=_repeated(manifest.get("repeated_work")),
     )
 
@@ -494,6 +493,13 @@ def _shardings(
     return [s.with_memory_kind(private.HOST_MEMORY) if n in on_host else s for n, s in enumerate(found)]
 
 
+def _whole_because(step: Partitioned, manifest: dict[str, Any]) -> dict[int, str]:
+    """Why parameters stay whole, by their numbers. Results are called by their paths, as arguments are."""
+    path = lambda number: keystr(step.out_paths[int(number[1])]) or "the only one"
+    named = lambda why: re.sub(r"\bresult (\d+)", lambda number: f"result {path(number)}", why)
+    return {leaf["index"]: named(leaf["whole_because"]) for leaf in manifest["params"] if "whole_because" in leaf}
+
+
 def _state_left(step: Partitioned, module: dict[str, Any]) -> list[int]:
     """The arrays with a next value that are optimizer state, though none of them could be cut, the largest first."""
     paired = {param for param, _ in state_pairs(step)}
@@ -528,15 +534,15 @@ def _why_nothing(step: Partitioned, module: dict[str, Any], form: str) -> str:
     if form != "parameters" and state and _bytes(step, state[0]) < LEAST_CUT_BYTES:
         name, n_bytes = step.names[step.kept[state[0]]], _bytes(step, state[0])
         return f"this optimizer keeps only small state: its largest array, {name}, has {n_bytes} B"
-    whole_because = {leaf["index"]: leaf.get("whole_because") for leaf in module["manifest"]["params"]}
-    if state and whole_because[state[0]]:
+    whole_because = _whole_because(step, module["manifest"])
+    if state and state[0] in whole_because:
         return f"no update in shards has state: of {step.names[step.kept[state[0]]]}, {whole_because[state[0]]}"
-    if form != "parameters" and any(whole_because.values()) and not state:
+    if form != "parameters" and whole_because and not state:
         paired = {param for param, _ in pairs}
         carried = [leaf for leaf in module["manifest"]["params"] if leaf["index"] in paired and leaf["original_shape"]]
         others = [leaf for leaf in carried if leaf.get("role") != "weight"]
         if others:
-            name, why = step.names[step.kept[others[0]["index"]]], others[0]["whole_because"]
+            name, why = step.names[step.kept[others[0]["index"]]], whole_because[others[0]["index"]]
             advice = f'; state={{r"^{name.partition("[")[0]}": True}} asks for shards of it'
             return f"no update in shards has state: of {name}, {why}{advice if len(others) == len(carried) else ''}"
         return "this optimizer keeps no state; shard=\"parameters\" shards weights"
