@@ -75,14 +75,19 @@ impl Draw {
         } else if let Some(text) = word.strip_prefix('n') {
             scale(text).map(Draw::Normal)
         } else if let Some(text) = word.strip_prefix('p') {
-            scale(text).map(Draw::Positive)
+            scale(text).filter(|&s| s >= 0.0).map(Draw::Positive)
         } else if let Some(text) = word.strip_prefix('u') {
-            scale(text).map(Draw::Uniform)
+            scale(text).filter(|&s| s >= 0.0).map(Draw::Uniform)
         } else {
-            word.parse::<f64>().ok().map(Draw::Constant)
+            // A number that no float holds is no infinity that was asked for.
+            let is_said = |x: &f64| !x.is_infinite() || !word.contains(|c: char| c.is_ascii_digit());
+            word.parse::<f64>().ok().filter(is_said).map(Draw::Constant)
         };
-        parsed
-            .ok_or_else(|| EvalError::invalid(format!("expected nS, pS, uS, intK or a number to draw, found `{word}`")))
+        parsed.ok_or_else(|| {
+            EvalError::invalid(format!(
+                "expected nS, pS, uS, intK or a number to draw, S finite and for pS and uS not below 0, found `{word}`"
+            ))
+        })
     }
 
     /// The distributions of a list of words between blanks or commas, one for each entry leaf.
@@ -659,7 +664,7 @@ mod tests {
             Draw::parse_list("n.05 3,p5e-7").unwrap(),
             [Draw::Normal(0.05), Draw::Constant(3.0), Draw::Positive(5e-7)]
         );
-        for word in ["", "x1", "n", "int0", "int-1", "p1e999"] {
+        for word in ["", "x1", "n", "int0", "int-1", "p1e999", "p-1", "u-1", "1e400"] {
             assert!(Draw::parse(word).is_err(), "{word}");
         }
         assert_eq!(Same::parse("0-2,5").unwrap(), Same::Leaves(vec![0, 1, 2, 5]));

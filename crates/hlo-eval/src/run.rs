@@ -6,7 +6,12 @@ use crate::value::{Spread, Value};
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::sharding::LeafSharding;
 use hlo_ir::{ArrayShape, InstId, Literal, Module, Shape};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+
+/// How many elements of an array are hashed, about.
+const HASHED_ELEMS: usize = 8;
 
 /// The arrays that every device is given: `[flat leaf of the entry parameters][device]`.
 ///
@@ -153,6 +158,8 @@ fn share_equal(module: &Module, inputs: &Inputs) -> Result<Vec<Vec<Arc<Literal>>
             return Err(EvalError::invalid(text));
         }
         let mut shared: Vec<Arc<Literal>> = Vec::with_capacity(row.len());
+        let mut by_storage: HashMap<*const Literal, Arc<Literal>> = HashMap::new();
+        let mut by_elements: HashMap<u64, Vec<Arc<Literal>>> = HashMap::new();
         for (device, array) in row.iter().enumerate() {
             if array.dtype() != leaf.shape.dtype || array.dims() != leaf.shape.dims.as_slice() {
                 return Err(EvalError::invalid(format!(
@@ -163,10 +170,27 @@ fn share_equal(module: &Module, inputs: &Inputs) -> Result<Vec<Vec<Arc<Literal>>
                     array.dims()
                 )));
             }
-            let known = shared.iter().find(|s| Arc::ptr_eq(s, array)).or_else(|| shared.iter().find(|s| *s == array));
-            shared.push(known.unwrap_or(array).clone());
+            let known = by_storage.entry(Arc::as_ptr(array)).or_insert_with(|| {
+                let alike = by_elements.entry(hash_of_some(array)).or_default();
+                if let Some(known) = alike.iter().find(|known| *known == array) {
+                    return known.clone();
+                }
+                alike.push(array.clone());
+                array.clone()
+            });
+            shared.push(known.clone());
         }
         out.push(shared);
     }
     Ok(out)
+}
+
+/// A hash of a few elements: arrays with another one are not equal.
+fn hash_of_some(array: &Literal) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let step = (array.n_elems() / HASHED_ELEMS).max(1);
+    for scalar in (0..array.n_elems()).step_by(step).filter_map(|i| array.get(i)) {
+        format!("{scalar:?}").hash(&mut hasher);
+    }
+    hasher.finish()
 }

@@ -2,6 +2,7 @@
 
 use crate::error::EvalError;
 use hlo_ir::{ArrayShape, Literal, Shape};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// The value of an instruction on one device.
@@ -36,6 +37,15 @@ impl Value {
             }
             (Value::Token, Value::Token) => true,
             (Value::Array(_) | Value::Tuple(_) | Value::Token, _) => false,
+        }
+    }
+
+    /// Hashes what [`is_same`](Value::is_same) compares.
+    pub(crate) fn hash_storage(&self, hasher: &mut impl Hasher) {
+        match self {
+            Value::Array(array) => Arc::as_ptr(array).hash(hasher),
+            Value::Tuple(elements) => elements.iter().for_each(|element| element.hash_storage(hasher)),
+            Value::Token => 0u8.hash(hasher),
         }
     }
 

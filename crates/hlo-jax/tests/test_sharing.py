@@ -174,3 +174,36 @@ def test_the_page_is_about_the_step(tmp_path):
     ho.report(step).save(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "jit_step" in page and "hlo_opt_probe" not in page
+
+
+def test_calls_that_gather_what_others_cut_are_told_after_the_third():
+    """Gradients are summed in three calls and applied in the fourth."""
+    mesh, rep = mesh_of(8), NamedSharding(mesh_of(8), P())
+    arrays = lambda scale: {"w": scale * normal(0, 64, 128), "v": scale * normal(1, 128, 64)}
+
+    def accumulate(params, momentum, sums, x, y, applies):
+        loss, grads = jax.value_and_grad(lambda p: jnp.mean((jnp.tanh(x @ p["w"]) @ p["v"] - y) ** 2))(params)
+        sums = jax.tree.map(jnp.add, sums, grads)
+        if applies:
+            momentum = jax.tree.map(lambda m, g: 0.9 * m + g / 4, momentum, sums)
+            params = jax.tree.map(lambda p, m: p - 0.05 * m, params, momentum)
+            sums = jax.tree.map(jnp.zeros_like, sums)
+        return params, momentum, sums, loss
+
+    def run(step):
+        state, losses = whole(mesh, (arrays(0.1), arrays(0.0), arrays(0.0))), []
+        for i in range(16):
+            batch = jax.device_put((normal(i, 32, 64), normal(90 + i, 32, 64)), NamedSharding(mesh, P("data")))
+            *state, loss = step(*state, *batch, applies=i % 4 == 3)
+            losses.append(float(loss))
+        return losses, state
+
+    step = jax.jit(accumulate, static_argnames="applies")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        losses, (_, momentum, _) = run(ho.zero(step, quiet=True))
+    close(losses, run(step)[0])
+    assert not momentum["w"].sharding.is_fully_replicated
+    reason, gathered = [str(warning.message) for warning in said]
+    assert "runs as it was: no state could be cut: no update in shards has state" in reason
+    assert "momentum['v'] comes in shards from another call, but calls like this one run as they were" in gathered

@@ -185,6 +185,17 @@ fn another_root_or_header_is_a_difference() {
 }
 
 #[test]
+fn another_order_of_instructions_is_a_difference() {
+    let folder = Folder::new("order");
+    let ordered = [("last), channel_id=1,", "last), channel_id=1, control-predecessors={x},")];
+    let (a, b) = (folder.file("a.hlo", &changed(&ordered)), folder.file("b.hlo", MODULE));
+    let (code, said) = tool(&["diff", &a, &b, "--exit-code"]);
+    assert_eq!(code, 1, "{said}");
+    assert!(said.starts_with("instructions: 22 -> 22: 21 the same, 1 changed, 0 removed, 0 added\n"), "{said}");
+    assert_eq!(tool(&["diff", &a, &a, "--exit-code"]).0, 0);
+}
+
+#[test]
 fn a_page_has_the_same_lines_escaped() {
     let folder = Folder::new("page");
     let (a, b) = (folder.file("a.hlo", MODULE), folder.file("b.hlo", &changed(&[("sine(x)", "cosine(x)")])));

@@ -14,6 +14,8 @@ use hlo_ir::literal::Buffer;
 use hlo_ir::op::{ElementwiseRoutine, EvalRoutine, EvalRule, ShapingRoutine, StructureRoutine};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Literal, Module, Shape};
 use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 /// The operands of an instruction on all active devices.
@@ -50,13 +52,18 @@ pub(super) fn eval_pure(
         })
         .collect();
     let mut distinct: Vec<Args> = Vec::new();
+    let mut with_hash: HashMap<u64, Vec<usize>> = HashMap::new();
     let mut number = Vec::with_capacity(n_active);
     for _ in 0..n_active {
         let args: Args = columns.iter_mut().filter_map(Iterator::next).collect();
         let is_known = |known: &Args| known.iter().zip(&args).all(|(a, b)| a.is_same(b));
-        match distinct.iter().position(is_known) {
+        let mut hasher = DefaultHasher::new();
+        args.iter().for_each(|value| value.hash_storage(&mut hasher));
+        let alike = with_hash.entry(hasher.finish()).or_default();
+        match alike.iter().copied().find(|&k| distinct.get(k).is_some_and(is_known)) {
             Some(k) => number.push(k),
             None => {
+                alike.push(distinct.len());
                 number.push(distinct.len());
                 distinct.push(args);
             }

@@ -188,7 +188,7 @@ impl Matching {
     }
 
     /// Whether a matched pair is the same: it does the same with operands and computations that are matched, whose own differences
-    /// stand there, and both are roots or none is.
+    /// stand there, it waits for instructions that are matched, and both are roots or none is.
     pub(super) fn is_same(&self, a: &Side<'_>, b: &Side<'_>, x: InstId, y: InstId) -> bool {
         let is_root =
             |side: &Side<'_>, inst: InstId| side.module.comp(side.module.inst(inst).parent).root.expand() == Some(inst);
@@ -208,8 +208,15 @@ impl Matching {
             };
             called_a.len() == called_b.len() && pairs.all(is_pair)
         };
+        let are_predecessors_matched = || {
+            let predecessors = |side: &Side<'_>, inst: InstId| side.module.inst(inst).control_predecessors().to_vec();
+            let of_a = predecessors(a, x).into_iter().map(|before| self.to_b[before].expand());
+            let of_b = predecessors(b, y).into_iter().map(Some);
+            of_a.collect::<BTreeSet<_>>() == of_b.collect::<BTreeSet<_>>()
+        };
+        let is_own_same = || a.keys.own[x] == b.keys.own[y];
         a.keys.value[x] == b.keys.value[y]
-            || (a.keys.own[x] == b.keys.own[y] && are_operands_matched() && are_comps_matched())
+            || (is_own_same() && are_operands_matched() && are_comps_matched() && are_predecessors_matched())
     }
 }
 

@@ -119,7 +119,7 @@ class Plan:
         memory: what the program takes by XLA's account.
         inputs: the flat arguments that are no state, and may come on no device.
         undone: how many calls in a row brought state whole that the call before had returned in shards, and a leaf of it.
-        is_told: whether the user knows that these calls run as they were, and gather what others return in shards.
+        n_gathered: how many calls ran as they were on state that other calls had returned in shards.
     """
 
     key: tuple
@@ -139,7 +139,7 @@ class Plan:
     memory: Memory | None = None
     inputs: frozenset[int] = frozenset()
     undone: tuple[int, int] = (0, 0)
-    is_told: bool = False
+    n_gathered: int = 0
     #: Of each leaf of the last call that fitted, its abstract value and sharding: most calls have the same objects.
     _known: list = dataclasses.field(default_factory=list)
     _has_run: bool = False

@@ -23,7 +23,7 @@ from hlo_opt.jax.words import sentence
 from jax.sharding import NamedSharding
 
 
-#: After so many calls in a row that get whole what they had returned in shards, a warning says so.
+#: After so many calls that get whole what they had returned in shards, or make it whole, a warning says so.
 MOST_UNDONE = 3
 
 
@@ -181,13 +181,13 @@ class WrappedStep:
         self.unwrapped.clear_cache()
 
     def _tell_of_shards(self, plan: Plan, leaves: list) -> None:
-        """Warns, once for a plan, where the original runs on arrays that calls with other arguments return in shards."""
+        """Counts calls of the original on arrays that other calls return in shards, and warns of several."""
         number = next((number for number, leaf in enumerate(leaves) if whole_of(leaf) is not None), None)
         if number is None:
             return
-        is_first, self._has_gathered = not plan.is_told, True
-        plan.is_told = True
-        if is_first:
+        self._has_gathered = True
+        plan.n_gathered += 1
+        if plan.n_gathered == MOST_UNDONE:
             path = jax.tree.flatten_with_path(jax.tree.unflatten(plan.tree, leaves))[0][number][0]
             name = argument_namer(self.unwrapped, self._static_numbers)(path)
             self.warn(
