@@ -545,7 +545,11 @@ def _why_nothing(step: Partitioned, module: dict[str, Any], form: str) -> str:
             name, why = step.names[step.kept[others[0]["index"]]], whole_because[others[0]["index"]]
             advice = f'; state={{r"^{name.partition("[")[0]}": True}} asks for shards of it'
             return f"no update in shards has state: of {name}, {why}{advice if len(others) == len(carried) else ''}"
-        return "this optimizer keeps no state; shard=\"parameters\" shards weights"
+        weights = [leaf for leaf in carried if _bytes(step, leaf["index"]) >= LEAST_CUT_BYTES]
+        sums = [decision for decision in decisions if decision.get("bytes", 0) >= LEAST_CUT_BYTES]
+        # A line search takes the loss at weights that it computes from its state.
+        which = "no state that the loss does not read" if len(weights) > len(sums) else "no state"
+        return f"this optimizer keeps {which}; shard=\"parameters\" shards weights"
     bytes_by_reason: dict[str, int] = {}
     for decision in decisions:
         reason = decision.get("reason")
