@@ -20,6 +20,7 @@ from adapters import run as scripts
 from flax import nnx
 from hlo_opt.jax.words import size
 from jax.experimental.compilation_cache import compilation_cache
+from test_processes import free_port
 from training import check_alike, distance, limit, perturbed
 
 #: Leaves below this may stay whole.
@@ -204,13 +205,39 @@ def test_a_checkpoint_of_eight_devices_restores_on_four(name, trained, tmp_path)
         check=True,
         timeout=300,
     )
+    losses, state, held = result_in(folder)
+    losses = np.concatenate([own.losses[:SAVED], losses])
+    check_alike((plain.losses, plain.arrays), (near.losses, near.arrays), (losses, state))
+    for path, leaf in own.optimizer.items():
+        if leaf.nbytes >= LEAF_BYTES:
+            assert leaf.nbytes / 4 <= held[path] <= (1 / 4 + 0.02) * leaf.nbytes, path
+
+
+def result_in(folder: pathlib.Path) -> tuple[np.ndarray, dict, dict]:
+    """What a run in another process left in a folder: its losses, its last state, and what a device holds of the optimizer's."""
     with np.load(folder / "result.npz") as found:
         held = {path.removeprefix("held "): int(found[path]) for path in found if path.startswith("held ")}
         state = {path: found[path] for path in found if not path.startswith("held ")}
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     key = "train_loss" if "train_loss" in rows[0] else "loss"
-    losses = np.concatenate([own.losses[:SAVED], [row[key] for row in rows]])
-    check_alike((plain.losses, plain.arrays), (near.losses, near.arrays), (losses, state))
-    for path, leaf in own.optimizer.items():
-        if leaf.nbytes >= LEAF_BYTES:
-            assert leaf.nbytes / 4 <= held[path] <= (1 / 4 + 0.02) * leaf.nbytes, path
+    return np.array([row[key] for row in rows]), state, held
+
+
+@pytest.mark.more
+def test_two_processes_train_as_one(trained, tmp_path):
+    name = "lm1b_style"
+    plain, near, own = (trained(name, how) for how in ("plain", "nudged", "own"))
+    folders = [tmp_path / str(process) for process in range(2)]
+    port = str(free_port())
+    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=4"
+    environment = {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    running = []
+    for process, folder in enumerate(folders):
+        folder.mkdir()
+        command = [sys.executable, scripts.__file__, name, str(folder), "8", str(process), "2", port]
+        running.append(subprocess.Popen(command, env=environment))
+    assert [one.wait(timeout=300) for one in running] == [0, 0]
+    for folder in folders:
+        losses, state, held = result_in(folder)
+        check_alike((plain.losses, plain.arrays), (near.losses, near.arrays), (losses, state))
+        assert held == {path: scripts.held_bytes(leaf) for path, leaf in own.optimizer.items()}

@@ -22,6 +22,7 @@ mod indexed;
 mod members;
 mod movement;
 mod norms;
+mod promises;
 mod proof;
 mod prover;
 mod reduction;

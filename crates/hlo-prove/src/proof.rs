@@ -9,6 +9,7 @@ use crate::elementwise::Freedom;
 use crate::functions::SEEN;
 use crate::global::{self, Layouts};
 use crate::norms;
+use crate::promises;
 use crate::prover::{Prover, Side};
 use crate::rules::{Rule, Rules};
 use crate::term::Node;
@@ -401,6 +402,12 @@ fn prove_with(
     let mut effects = judge_effects(prover, &modules, has_comparable_effects.then_some(worlds));
     if effects.verdict == Verdict::Unknown {
         withdraw(prover, &mut outputs, &expected);
+    }
+    if let Some(gained) = promises::gained(&modules) {
+        for output in outputs.iter_mut().filter(|output| output.verdict == Verdict::Proved) {
+            output.verdict = Verdict::Unknown;
+            output.difference = Some(gained.clone());
+        }
     }
     if prover.arrays.terms.devices.has_overflowed {
         effects.verdict = Verdict::Unknown;

@@ -15,6 +15,7 @@ use crate::prover::{Prover, Side};
 use crate::rules::Rules;
 use crate::term::Node;
 use hashbrown::{HashMap, HashSet};
+use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use smallvec::SmallVec;
 
@@ -116,6 +117,14 @@ impl Prover {
             return None;
         }
         let callers: Vec<_> = modules.iter().map(|module| callers_of(module)).collect();
+        let shared = modules.iter().zip(&callers).find_map(|(module, callers)| shared_effects(module, callers));
+        if let Some(shared) = shared {
+            let text = |module: &Module| print_module(module, &PrintOptions::default());
+            let is_same = modules.windows(2).all(|two| text(two[0]) == text(two[1]));
+            return (!is_same).then(|| {
+                format!("{shared} is called from several places, so that the order of its effects is not compared")
+            });
+        }
         let events = &self.outside.events;
         let of_inst: HashMap<(usize, InstId), &Event> = events.iter().map(|e| ((e.side, e.inst), e)).collect();
         // Effects by what they make of the world, with what must have come before; of schedules that is every effect before.
@@ -223,10 +232,34 @@ fn runs_before(module: &Module, callers: &HashMap<CompId, Vec<InstId>>, inst: In
     while let Some(inst) = open.pop() {
         if before.insert(inst) {
             open.extend(module.needed(inst));
-            open.extend(module.called(inst).into_iter().flat_map(|comp| module.comp(comp).insts.iter().copied()));
+            let done = done_by(module, inst).into_iter().flat_map(|inst| module.called(inst));
+            open.extend(done.flat_map(|comp| module.comp(comp).insts.iter().copied()));
         }
     }
     before
+}
+
+/// The instruction that calls what has been computed once `inst` has run: an `async-start` only begins what its `async-done` ends.
+fn done_by(module: &Module, inst: InstId) -> Option<InstId> {
+    let is = |inst: InstId, opcode: Opcode| module.inst(inst).opcode == opcode;
+    if is(inst, Opcode::AsyncStart) || is(inst, Opcode::AsyncUpdate) {
+        return None;
+    }
+    let mut at = inst;
+    while is(at, Opcode::AsyncDone) || is(at, Opcode::AsyncUpdate) {
+        at = *module.inst(at).operands.first()?;
+    }
+    Some(at)
+}
+
+/// A computation with effects that several instructions call.
+fn shared_effects(module: &Module, callers: &HashMap<CompId, Vec<InstId>>) -> Option<String> {
+    let effectful = module.effectful_computations();
+    let begins = |inst: &&InstId| !matches!(module.inst(**inst).opcode, Opcode::AsyncUpdate | Opcode::AsyncDone);
+    let n_callers = |comp: &CompId| callers.get(comp).map_or(0, |of| of.iter().filter(begins).count());
+    let is_shared = |comp: &CompId| effectful.contains(*comp) && n_callers(comp) > 1;
+    let shared = module.computations().iter().copied().find(is_shared)?;
+    Some(format!("%{}", module.comp_name(shared)))
 }
 
 /// The first instruction of one side of which no event leads to one of these worlds.

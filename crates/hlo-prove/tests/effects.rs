@@ -170,6 +170,29 @@ fn an_order_that_other_instructions_hand_on_is_kept() {
 }
 
 #[test]
+fn an_order_after_one_of_several_calls_or_after_a_start_is_not_taken_for_another() {
+    let module = |lines: &str| {
+        parsed(&format!(
+            "HloModule m\n\nf {{\n  a = f32[] parameter(0)\n  p = f32[] custom-call(a), custom_call_target=\"p\", \
+             custom_call_has_side_effect=true\n  ROOT r0 = f32[] negate(p)\n}}\n\nENTRY main {{\n  x = f32[] parameter(0)\n  \
+             y = f32[] parameter(1)\n{lines}  ROOT o = f32[] add(x, y)\n}}\n"
+        ))
+    };
+    let q = |after: &str| {
+        format!(
+            "  q = f32[] custom-call(x), custom_call_target=\"q\", custom_call_has_side_effect=true, control-predecessors={{{after}}}\n"
+        )
+    };
+    let calls = "  c = f32[] call(x), to_apply=f\n  d = f32[] call(y), to_apply=f\n";
+    let begun = "  c = ((f32[]), f32[]) async-start(x), calls=f\n  d = f32[] async-done(c)\n";
+    for lines in [calls, begun] {
+        let (first, second) = (module(&format!("{lines}{}", q("c"))), module(&format!("{lines}{}", q("d"))));
+        assert!(is_proved(&first, &first.clone()) && is_proved(&second, &second.clone()), "{lines}");
+        assert!(!is_proved(&second, &first), "{lines}");
+    }
+}
+
+#[test]
 fn names_and_places_in_the_source_say_nothing() {
     let marked = format!("{OUTFEED}, metadata={{op_name=\"print\"}}");
     assert!(

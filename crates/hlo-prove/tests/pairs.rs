@@ -389,3 +389,32 @@ fn what_blocks_a_chain_is_named_in_the_module_where_it_stands() {
     let difference = proof.outputs[0].difference.clone().unwrap();
     assert!(difference.contains("expected %r") && difference.contains("found %wrong"), "{difference}");
 }
+
+#[test]
+fn a_promise_about_indices_may_be_dropped_and_not_made() {
+    let program = |gather: &str, scatter: &str| {
+        entry(
+            1,
+            &format!(
+                "(x: f32[8,4], i: s32[6,1], u: f32[6,4]) -> f32[8,4] {{\n  %x = f32[8,4] parameter(0)\n  %i = s32[6,1] parameter(1)\n  \
+                 %u = f32[6,4] parameter(2)\n  %g = f32[6,4] gather(%x, %i), offset_dims={{1}}, collapsed_slice_dims={{0}}, \
+                 start_index_map={{0}}, index_vector_dim=1, slice_sizes={{1,4}}{gather}\n  %s = f32[6,4] add(%g, %u)\n  \
+                 ROOT %r = f32[8,4] scatter(%x, %i, %s), update_window_dims={{1}}, inserted_window_dims={{0}}, \
+                 scatter_dims_to_operand_dims={{0}}, index_vector_dim=1{scatter}, to_apply=%add\n}}"
+            ),
+        )
+    };
+    let [sorted, unique] = [", indices_are_sorted=true", ", unique_indices=true"];
+    let plain = program("", "");
+    for (gather, scatter, what) in
+        [(sorted, "", "indices_are_sorted=true"), ("", sorted, "sorted"), ("", unique, "unique_indices=true")]
+    {
+        let promised = program(gather, scatter);
+        assert!(proof(&promised, &plain).is_proved());
+        assert!(proof(&promised, &promised).is_proved());
+        let gained = proof(&plain, &promised);
+        assert!(!gained.is_proved());
+        let difference = gained.outputs[0].difference.clone().unwrap_or_default();
+        assert!(difference.contains("promises") && difference.contains(what), "{difference}");
+    }
+}

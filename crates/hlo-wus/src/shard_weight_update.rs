@@ -355,7 +355,9 @@ impl ShardWeightUpdate {
             cx.report.decisions.extend(explain::computed_whole(&mut context, &problem, often));
         }
         cx.report.count("updates-sharded", sharded.len() as u64);
-        cx.report.count("gradients-unsummed", problem.n_unsummed as u64);
+        if problem.n_unsummed > 0 {
+            cx.report.count("gradients-unsummed", problem.n_unsummed as u64);
+        }
         cx.report.count("reduce-scatters", emitted.scattered.len() as u64);
         cx.report.count("all-gathers", emitted.gathered.len() as u64);
         cx.report.count("partial-all-reduces", emitted.combined.len() as u64);

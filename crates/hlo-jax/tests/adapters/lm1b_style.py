@@ -118,8 +118,9 @@ def get_batch(config, seed):
     return {"inputs": np.where(np.arange(config.max_len) < lengths, tokens, 0).astype(np.int32)}
 
 
-def evaluate(jit_eval_step, params, config, num_eval_steps=2):
-    sums = [jit_eval_step(params, get_batch(config, 1000 + i), config) for i in range(num_eval_steps)]
+def evaluate(jit_eval_step, params, config, data_sharding, num_eval_steps=2):
+    batches = [jax.device_put(get_batch(config, 1000 + i), data_sharding) for i in range(num_eval_steps)]
+    sums = [jit_eval_step(params, batch, config) for batch in batches]
     sums = jax.tree.map(lambda *parts: float(np.sum(parts)), *jax.device_get(sums))
     denominator = sums.pop("denominator")
     return {f"eval_{name}": value / denominator for name, value in sums.items()}
@@ -157,7 +158,7 @@ def train_and_evaluate(config):
 
     with open(os.path.join(config.workdir, "metrics.jsonl"), "a", encoding="utf-8") as log:
         for step in range(start_step, config.num_train_steps):
-            batch = get_batch(config, step)
+            batch = jax.device_put(get_batch(config, step), data_sharding)
             state, metrics = jit_train_step(
                 state, batch, config, learning_rate_fn, config.label_smoothing, dropout_rng
             )
@@ -165,7 +166,7 @@ def train_and_evaluate(config):
             row = {"step": step + 1, "loss": float(metrics["loss"] / metrics["denominator"])}
             row["learning_rate"] = float(metrics["learning_rate"])
             if (step + 1) % config.eval_every_steps == 0:
-                row |= evaluate(jit_eval_step, state.params, config)
+                row |= evaluate(jit_eval_step, state.params, config, data_sharding)
             if (step + 1) % config.checkpoint_every_steps == 0:
                 checkpoints.save_checkpoint(config.workdir, state, step + 1, keep=3)
             log.write(json.dumps(row) + "\n")

@@ -161,7 +161,7 @@ def train_and_evaluate(c):
             if step == 1:
                 row |= trainer.init_metrics
             if step % c.eval_every_steps == 0:
-                held_out = get_batch(c, 1000)[0]
+                held_out = jax.device_put(get_batch(c, 1000)[0], eval_sharding)
                 row["eval_loss"] = float(eval_fn(trainer.state.params, held_out))
                 row["eval_loss_ema"] = float(eval_fn(trainer.state.ema, held_out))
             if manager.should_save(step) and step > 1:

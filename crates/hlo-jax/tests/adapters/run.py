@@ -1,5 +1,6 @@
 """Runs a script of this folder, with or without its lines of hlo_opt. As a program: ``run.py NAME WORKDIR N_DEVICES``
-goes on from the checkpoint in a folder, and writes there what came of it as ``result.npz``."""
+goes on from the checkpoint in a folder, and writes there what came of it as ``result.npz``. With ``PROCESS N_PROCESSES PORT`` behind
+these it is one process of several, with its share of the devices, and writes no checkpoint of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import sys
 import types
 from typing import Any
 
+import hlo_opt.jax as ho
 import jax
 import numpy as np
 from flax import nnx
@@ -68,13 +70,16 @@ def key_data_in(found: dict[str, jax.Array]) -> dict[str, np.ndarray]:
     return {path: np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf) for path, leaf in found.items()}
 
 
-def main(name: str, workdir: str, n_devices: str) -> None:
+def main(name: str, workdir: str, n_devices: str, process: str = "0", n_processes: str = "1", port: str = "") -> None:
+    if n_processes != "1":
+        jax.distributed.initialize(f"localhost:{port}", int(n_processes), int(process))
     assert len(jax.devices()) == int(n_devices)
     module = load(name, own=True)
-    state, _ = module.train_and_evaluate(module.Config(workdir, int(n_devices)))
+    more = {} if n_processes == "1" else {"checkpoint_every_steps": 1000}
+    state, _ = module.train_and_evaluate(module.Config(workdir, int(n_devices), **more))
     of_optimizer = arrays(OPTIMIZER[name](state))
     held = {f"held {path}": held_bytes(leaf) for path, leaf in of_optimizer.items()}
-    np.savez(pathlib.Path(workdir) / "result.npz", **held, **key_data_in(arrays(state)))
+    np.savez(pathlib.Path(workdir) / "result.npz", **held, **key_data_in(ho.replicate(arrays(state))))
 
 
 if __name__ == "__main__":
