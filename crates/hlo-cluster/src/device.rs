@@ -15,6 +15,40 @@ const SHIPPED: [(&str, &str); 6] = [
     ("v100", include_str!("../profiles/v100.toml")),
 ];
 
+/// The element types that a profile may have rates for. A name without its format, as `f8`, stands for all of its width.
+const TYPES: [&str; 30] = [
+    "f64",
+    "f32",
+    "tf32",
+    "bf16",
+    "f16",
+    "f8",
+    "f8e5m2",
+    "f8e5m2fnuz",
+    "f8e4m3",
+    "f8e4m3fn",
+    "f8e4m3fnuz",
+    "f8e4m3b11fnuz",
+    "f8e3m4",
+    "f8e8m0fnu",
+    "f4e2m1fn",
+    "s8",
+    "u8",
+    "s1",
+    "s2",
+    "s4",
+    "s16",
+    "s32",
+    "s64",
+    "u1",
+    "u2",
+    "u4",
+    "u16",
+    "u32",
+    "u64",
+    "pred",
+];
+
 /// One device: peaks of the vendor, not measurements.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -103,6 +137,9 @@ impl DeviceProfile {
             ("host_bytes_per_s", profile.host_bytes_per_s),
             ("flops_per_s.f32", profile.flops_per_s.get("f32").copied().unwrap_or(f64::NAN)),
         ];
+        if let Some(name) = profile.flops_per_s.keys().find(|name| !TYPES.contains(&name.as_str())) {
+            return Err(ClusterError::unknown("element type of flops_per_s", name, TYPES.iter().copied()));
+        }
         let rates = profile.flops_per_s.iter().map(|(name, rate)| (name.as_str(), *rate));
         for (place, number) in numbers.into_iter().chain(rates) {
             if !(number.is_finite() && number > 0.0) {
@@ -186,6 +223,8 @@ mod tests {
         let without = "name='x'\nmemory_bytes_per_s=1.0\nmemory_bytes=1.0\nlaunch_s=0.0\n[flops_per_s]\nbf16=1.0\n";
         assert_eq!(error(without), "device profile: flops_per_s.f32: expected a positive number, found none");
         assert_eq!(DeviceProfile::from_arg(without), DeviceProfile::from_toml(without));
+        let misspelt = error(&without.replace("bf16", "bf61"));
+        assert!(misspelt.contains("found `bf61` (did you mean `bf16`?)"), "{misspelt}");
         let h200 = include_str!("../profiles/h200.toml");
         assert_eq!(DeviceProfile::from_arg(h200), DeviceProfile::from_arg("h200"));
         let unknown = DeviceProfile::from_arg("h20").err().map_or("none".into(), |e| e.to_string());

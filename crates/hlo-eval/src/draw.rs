@@ -32,8 +32,12 @@ pub enum Draw {
     Quarters,
     /// Values at which a program takes another way: see [`NearDraw`]. No word says it.
     Near(NearDraw),
-    /// As the distribution, with an infinity and a NaN among the elements; a NaN alone where there is one. No word says it.
-    NotFinite(Box<Draw>),
+    /// As the distribution, with an infinity among the elements. No word says it.
+    Infinite(Box<Draw>),
+    /// As the distribution, with a NaN among the elements. No word says it.
+    NotANumber(Box<Draw>),
+    /// As `pS`, below zero. No word says it.
+    Negative(f64),
     /// As the distribution, with zeros in an eighth of the elements: arrays of one shape have them in the same places. No word says it.
     WithZeros(Box<Draw>),
 }
@@ -72,7 +76,7 @@ impl Draw {
         let scale = |text: &str| text.parse::<f64>().ok().filter(|s| s.is_finite());
         let parsed = if let Some(limit) = word.strip_prefix("int") {
             limit.parse::<u64>().ok().filter(|&k| k > 0).map(Draw::Below)
-        } else if let Some(text) = word.strip_prefix('n') {
+        } else if let Some(text) = word.strip_prefix('n').filter(|_| !word.eq_ignore_ascii_case("nan")) {
             scale(text).map(Draw::Normal)
         } else if let Some(text) = word.strip_prefix('p') {
             scale(text).filter(|&s| s >= 0.0).map(Draw::Positive)
@@ -273,7 +277,9 @@ fn draw_array(shape: &ArrayShape, draw: &Draw, source: &mut Source) -> Result<Li
                 | Draw::Wide
                 | Draw::Quarters
                 | Draw::Near(_)
-                | Draw::NotFinite(_)
+                | Draw::Negative(_)
+                | Draw::Infinite(_)
+                | Draw::NotANumber(_)
                 | Draw::WithZeros(_) => (0..n).map(|_| source.next() >> 63 == 1).collect(),
             };
             return Ok(Literal::new(DType::Pred, &shape.dims, Buffer::Pred(bits))?);
@@ -296,12 +302,12 @@ fn draw_array(shape: &ArrayShape, draw: &Draw, source: &mut Source) -> Result<Li
 fn draw_integers(draw: &Draw, n: usize, dtype: DType, source: &mut Source) -> Vec<i64> {
     let below = |limit: u64, source: &mut Source| (0..n).map(|_| source.below(limit) as i64).collect();
     match draw {
-        Draw::Normal(_) | Draw::Positive(_) | Draw::Uniform(_) | Draw::Quarters => below(8, source),
+        Draw::Normal(_) | Draw::Positive(_) | Draw::Negative(_) | Draw::Uniform(_) | Draw::Quarters => below(8, source),
         Draw::Below(limit) => below(*limit, source),
         Draw::Constant(value) => vec![*value as i64; n],
         Draw::Index(of) => draw_indices(*of, n, dtype, source),
         Draw::Wide => (0..n).map(|_| draw_wide(dtype, source)).collect(),
-        Draw::NotFinite(draw) | Draw::WithZeros(draw) => draw_integers(draw, n, dtype, source),
+        Draw::Infinite(draw) | Draw::NotANumber(draw) | Draw::WithZeros(draw) => draw_integers(draw, n, dtype, source),
         Draw::Near(near) => {
             let mut values = draw_integers(&near.otherwise, n, dtype, source);
             for value in &mut values {
@@ -337,16 +343,16 @@ fn draw_wide(dtype: DType, source: &mut Source) -> i64 {
 }
 
 /// `n` reals, in row-major order.
-fn draw_reals(draw: &Draw, n: usize, source: &mut Source) -> Vec<f64> {
-    match draw {
-        Draw::NotFinite(draw) => {
+fn draw_reals(kind: &Draw, n: usize, source: &mut Source) -> Vec<f64> {
+    match kind {
+        Draw::Infinite(draw) | Draw::NotANumber(draw) => {
             let mut values = draw_reals(draw, n, source);
-            // Only a NaN is not equal to itself.
+            // The one is found by a check of size, the other is not equal to itself: a program may ask for either alone.
             let infinity = [f64::INFINITY, f64::NEG_INFINITY][source.below(2) as usize];
-            for value in [infinity, f64::NAN] {
-                let at = source.below(n as u64) as usize;
-                values.iter_mut().skip(at).take(1).for_each(|element| *element = value);
-            }
+            let is_infinite = matches!(kind, Draw::Infinite(_));
+            let at = source.below(n as u64) as usize;
+            let element = values.iter_mut().nth(at);
+            element.into_iter().for_each(|element| *element = if is_infinite { infinity } else { f64::NAN });
             values
         }
         Draw::WithZeros(draw) => {
@@ -366,12 +372,13 @@ fn draw_reals(draw: &Draw, n: usize, source: &mut Source) -> Vec<f64> {
         }
         Draw::Normal(_)
         | Draw::Positive(_)
+        | Draw::Negative(_)
         | Draw::Uniform(_)
         | Draw::Below(_)
         | Draw::Constant(_)
         | Draw::Index(_)
         | Draw::Wide
-        | Draw::Quarters => (0..n).map(|_| draw_real(draw, source)).collect(),
+        | Draw::Quarters => (0..n).map(|_| draw_real(kind, source)).collect(),
     }
 }
 
@@ -385,7 +392,8 @@ fn draw_real(draw: &Draw, source: &mut Source) -> f64 {
         Draw::Index(of) => source.below(of.last.saturating_add(1)) as f64,
         Draw::Constant(x) => *x,
         Draw::Quarters => (4.0 * source.normal()).round() / 4.0,
-        Draw::Wide | Draw::Near(_) | Draw::NotFinite(_) | Draw::WithZeros(_) => source.normal(),
+        Draw::Negative(scale) => -(source.normal().abs() * scale + 1e-3 * scale),
+        Draw::Wide | Draw::Near(_) | Draw::Infinite(_) | Draw::NotANumber(_) | Draw::WithZeros(_) => source.normal(),
     }
 }
 
@@ -652,8 +660,12 @@ mod tests {
             (0..100).filter(|&i| values[i] == 0.0).collect::<Vec<usize>>()
         };
         assert!(zeros(0) == zeros(1) && (5..30).contains(&zeros(0).len()));
-        let values = reals(Draw::NotFinite(Box::new(Draw::Normal(1.0))), 0);
-        assert!(values.iter().any(|value| value.is_nan()) && values.iter().any(|value| value.is_infinite()));
+        let count = |draw: Draw, is: fn(&f64) -> bool| reals(draw, 0).iter().filter(|x| is(x)).count();
+        let normal = || Box::new(Draw::Normal(1.0));
+        let (infinite, not_a_number): (fn(&f64) -> bool, fn(&f64) -> bool) = (|x| x.is_infinite(), |x| x.is_nan());
+        assert_eq!([infinite, not_a_number].map(|is| count(Draw::Infinite(normal()), is)), [1, 0]);
+        assert_eq!([infinite, not_a_number].map(|is| count(Draw::NotANumber(normal()), is)), [0, 1]);
+        assert_eq!(count(Draw::Negative(1.0), |x| *x < 0.0), 100);
         let quarters = reals(Draw::Quarters, 0);
         assert!(quarters.iter().all(|value| (4.0 * value).fract() == 0.0));
     }

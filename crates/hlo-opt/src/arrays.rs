@@ -91,6 +91,11 @@ impl<'a> ChosenInputs<'a> {
         DrawOptions { seed, draws, same: self.same.clone() }
     }
 
+    /// Whether trials after the first draw what the program may not be meant for: not where the user gives all inputs.
+    pub(crate) fn draws_by_need(&self) -> bool {
+        self.args.inputs.is_none()
+    }
+
     /// Whether a trial has inputs of which NaN may come on purpose: indices beyond their bounds, large numbers, zeros, and infinities where they
     /// are checked for.
     pub(crate) fn may_give_nan(&self, module: &Module, trial: u64) -> bool {
@@ -100,12 +105,12 @@ impl<'a> ChosenInputs<'a> {
             let mut leaves = find_input_needs(module).into_iter().zip(find_thresholds(module));
             leaves.any(|(needs, of)| needs.last_index.is_some() && !of.values.is_empty())
         };
-        self.args.inputs.is_none()
+        self.draws_by_need()
             && match Trial::of(trial) {
                 Trial::Plain => false,
                 Trial::Small => has_bounds(),
                 Trial::Beyond => has_indices(),
-                Trial::Large | Trial::Special => true,
+                Trial::Large | Trial::Special | Trial::Negative => true,
             }
     }
 
@@ -117,7 +122,9 @@ impl<'a> ChosenInputs<'a> {
         let leaves = entry_leaves(module).into_iter().zip(find_thresholds(module)).skip(self.draws.len());
         let of_counters = leaves.filter(|(leaf, of)| leaf.shape.n_elems() == 1 && !of.ends_loop);
         let n_values = of_counters.map(|(_, of)| of.values.len() as u64).max().unwrap_or(0);
-        (1 + 2 * n_values).clamp(N_KINDS, MOST_TRIALS)
+        let n_checked = find_thresholds(module).iter().filter(|of| of.is_checked).count();
+        let n_least = if n_checked > 2 { MOST_TRIALS } else { N_KINDS };
+        (1 + 2 * n_values).clamp(n_least, MOST_TRIALS)
     }
 }
 
@@ -132,20 +139,22 @@ enum Trial {
     Small,
     /// Large values, and thresholds.
     Large,
-    /// Zeros, an infinity or NaN where the program checks for them, and thresholds.
+    /// Zeros, an infinity where the program checks for one, and thresholds.
     Special,
+    /// Floats below zero, a NaN where the program checks for one, and thresholds.
+    Negative,
 }
 
 impl Trial {
     fn of(trial: u64) -> Trial {
-        let kinds = [Trial::Plain, Trial::Beyond, Trial::Small, Trial::Large, Trial::Special];
+        let kinds = [Trial::Plain, Trial::Beyond, Trial::Small, Trial::Large, Trial::Special, Trial::Negative];
         kinds[(trial % N_KINDS) as usize]
     }
 
     /// The size of values; what must be positive is of the size of its square, as second moments are.
     fn size(self) -> f64 {
         match self {
-            Trial::Plain | Trial::Beyond | Trial::Special => 1.0,
+            Trial::Plain | Trial::Beyond | Trial::Special | Trial::Negative => 1.0,
             Trial::Small => 1e-4,
             Trial::Large => 1e2,
         }
@@ -153,7 +162,7 @@ impl Trial {
 }
 
 /// Kinds of trials.
-const N_KINDS: u64 = 5;
+const N_KINDS: u64 = 6;
 
 /// Trials that a program has at the most, if the user does not say how many.
 const MOST_TRIALS: u64 = 2 * N_KINDS;
@@ -173,46 +182,56 @@ fn draws_of_trial(module: &Module, trial: u64) -> Vec<Draw> {
     }
     let thresholds = find_thresholds(module);
     let shapes: Vec<ArrayShape> = entry_leaves(module).into_iter().map(|leaf| leaf.shape).collect();
-    let mut n_preds = 0;
+    let (mut n_preds, mut n_masks) = (0, 0);
     let draws = needs.iter().zip(&thresholds).zip(&shapes).map(|((needs, of), shape)| {
         if shape.dtype.class() == NumberClass::Pred {
-            let place = n_preds;
-            n_preds += u64::from(shape.n_elems() == 1);
-            return of_preds(shape, place, trial);
+            let number = if shape.n_elems() == 1 { &mut n_preds } else { &mut n_masks };
+            *number += 1;
+            return of_preds(shape, *number - 1, trial);
         }
         let sized = of_size(draw_of(*needs, kind == Trial::Beyond), of, shape, kind);
         with_thresholds(sized, *needs, of, trial)
     });
     let mut draws: Vec<Draw> = draws.collect();
-    if kind != Trial::Special {
+    if kind != Trial::Special && kind != Trial::Negative {
         return draws;
     }
     let is_checked = |leaf: &usize| thresholds[*leaf].is_checked && shapes[*leaf].dtype.is_float();
     let checked: Vec<usize> = (0..draws.len()).filter(is_checked).collect();
     for (number, (draw, shape)) in draws.iter_mut().zip(&shapes).enumerate() {
-        if shape.dtype.is_float() && shape.n_elems() > 1 {
+        if !shape.dtype.is_float() || shape.n_elems() == 1 {
+            continue;
+        }
+        if kind == Trial::Special {
             // Some arrays are as new weights and new state are: all zero.
             let is_zero = (number as u64 + trial / N_KINDS).is_multiple_of(ZERO_ONE_IN);
             *draw = if is_zero { Draw::Constant(0.0) } else { Draw::WithZeros(Box::new(draw.clone())) };
+        } else if number % 2 == 1 && thresholds[number].values.contains(&0.0) {
+            // Beside arrays without zeros, where the program asks for them.
+            *draw = Draw::WithZeros(Box::new(draw.clone()));
         }
     }
     if !checked.is_empty() {
-        let leaf = checked[(trial / N_KINDS) as usize % checked.len()];
-        draws[leaf] = Draw::NotFinite(Box::new(draws[leaf].clone()));
+        let turn = trial / N_KINDS + u64::from(kind == Trial::Negative);
+        let leaf = checked[turn as usize % checked.len()];
+        let otherwise = Box::new(draws[leaf].clone());
+        draws[leaf] = if kind == Trial::Special { Draw::Infinite(otherwise) } else { Draw::NotANumber(otherwise) };
     }
     draws
 }
 
-/// Booleans: a mask is empty in one trial and full in another. Those that stand alone take turns, so that four trials have all pairs of
-/// two of them; `place` is the number of the leaf among these.
+/// Booleans: masks are all empty in one trial and all full in another, and in two more each second one is full. Those that stand alone
+/// take turns, so that four trials have all pairs of two of them; `place` is the number of the leaf among masks, or among the others.
 fn of_preds(shape: &ArrayShape, place: u64, trial: u64) -> Draw {
     if shape.n_elems() == 1 {
         return Draw::Constant(f64::from(u8::from((trial - 1) >> (place % 2) & 1 == 1)));
     }
     match Trial::of(trial) {
-        Trial::Plain | Trial::Beyond | Trial::Special => Draw::Normal(1.0),
+        Trial::Plain | Trial::Beyond => Draw::Normal(1.0),
         Trial::Small => Draw::Constant(0.0),
         Trial::Large => Draw::Constant(1.0),
+        Trial::Special => Draw::Constant((place % 2) as f64),
+        Trial::Negative => Draw::Constant(((place + 1) % 2) as f64),
     }
 }
 
@@ -225,6 +244,7 @@ fn counter(is_signed: bool, ends_loop: bool, kind: Trial) -> Draw {
         Trial::Large if ends_loop => 64.0,
         Trial::Special if is_signed && !ends_loop => -3.0,
         Trial::Special => 0.0,
+        Trial::Negative => 5.0,
         Trial::Beyond => 11.0,
         Trial::Small => 1_234.0,
         Trial::Large => 100_003.0,
@@ -241,6 +261,7 @@ fn of_size(plain: Draw, of: &LeafThresholds, shape: &ArrayShape, kind: Trial) ->
         }
         Draw::Normal(_) if !is_float && !of.ends_loop => Draw::Wide,
         Draw::Normal(_) if is_float && kind == Trial::Small && of.is_ordered => Draw::Quarters,
+        Draw::Normal(scale) if is_float && kind == Trial::Negative => Draw::Negative(scale),
         Draw::Normal(_) if is_float => Draw::Normal(kind.size()),
         Draw::Positive(_) if is_float => Draw::Positive(kind.size() * kind.size()),
         plain => plain,

@@ -118,7 +118,9 @@ fn with_more_memory(preset: &PassCall, choice: &WayChoice, machine: Option<&Chos
     let is_larger = peak_bytes.is_some_and(|[now, then]| now < then);
     let is_faster = fastest.critical_path_s < taken.critical_path_s * (1.0 - LEAST_SHARE_FOR_MEMORY);
     let most_memory = (bytes as f64 / first_bytes.max(1) as f64 * 10.0).ceil() / 10.0;
-    let mut options: Vec<_> = preset.options.iter().filter(|(name, _)| name != MOST_MEMORY).cloned().collect();
+    // By memory, what takes the least is taken, whatever more may be used.
+    let is_kept = |(name, _): &&(String, OptionValue)| name != MOST_MEMORY && name != OBJECTIVE;
+    let mut options: Vec<_> = preset.options.iter().filter(is_kept).cloned().collect();
     options.push((MOST_MEMORY.into(), OptionValue::Text(most_memory.to_string())));
     let command = quoted(AUTO_SPMD, &options, machine);
     let time_s = [taken.critical_path_s, fastest.critical_path_s];
@@ -135,7 +137,11 @@ fn in_shards(preset: &PassCall, choice: &WayChoice, machine: Option<&Chosen>) ->
     let is_faster = time_s[1] < time_s[0] * (1.0 - LEAST_SHARE);
     let is_smaller = peak_bytes.is_some_and(|[now, then]| (then as f64) < now as f64 * (1.0 - LEAST_MEMORY_SHARE));
     let is_much_slower = time_s[1] > time_s[0] * (1.0 + MOST_LOSS_SHARE);
-    let options: Vec<_> = preset.options.iter().filter(|(name, _)| name != OBJECTIVE).cloned().collect();
+    let mut options: Vec<_> = preset.options.iter().filter(|(name, _)| name != OBJECTIVE).cloned().collect();
+    if !is_smaller {
+        // By memory, its default, it takes nothing that needs more.
+        options.push((OBJECTIVE.into(), OptionValue::Text("time".into())));
+    }
     let command = format!("{} -o DIRECTORY", quoted(SHARDED_STATE, &options, machine));
     (is_faster || is_smaller && !is_much_slower).then_some(Recommendation { command, time_s, peak_bytes })
 }

@@ -62,7 +62,7 @@ fn what_a_pass_makes_is_the_same_and_another_rate_is_not() {
     let folder = Folder::new("passes");
     let (sgd, sharded) = (sample("passes/shard-weight-update/sgd.hlo"), folder.path("sharded.hlo"));
     expect(&["--pass", "shard-weight-update{min-bytes=0}", &sgd, "-o", &sharded], 0, &[]);
-    expect(&["compare", &sgd, &sharded], 0, &["the same: 1 outputs on 4 devices, 5 trials"]);
+    expect(&["compare", &sgd, &sharded], 0, &["the same: 1 outputs on 4 devices, 6 trials"]);
     let wrong = std::fs::read_to_string(&sharded).expect("the module").replace("constant(-0.01)", "constant(-0.02)");
     let wrong = folder.file("wrong.hlo", &wrong);
     let words = ["different (seed 0): output 0 (%new_weight) of device 0 at [0,0]: expected ", "1 of 1 outputs differ"];
@@ -92,7 +92,7 @@ fn a_nan_in_another_place_differs_and_one_in_the_same_is_said() {
     let a = folder.file("a.hlo", &log("y = f32[2,3] log(x)"));
     let b = folder.file("b.hlo", ADD);
     // The operand of a logarithm is drawn positive.
-    let (code, said) = (0, "the same: 2 outputs on 2 devices, 5 trials");
+    let (code, said) = (0, "the same: 2 outputs on 2 devices, 6 trials");
     expect(&["compare", &a, &a], code, &[said]);
     let said = ["undecided: 2 outputs", "elements are NaN in both programs", "1 of 2 outputs are NaN in more than 1 %"];
     expect(&["compare", &a, &a, "--draw", "n1"], 5, &said);

@@ -418,3 +418,28 @@ fn a_promise_about_indices_may_be_dropped_and_not_made() {
         assert!(difference.contains("promises") && difference.contains(what), "{difference}");
     }
 }
+
+#[test]
+fn a_trip_count_that_the_condition_does_not_say_is_not_believed() {
+    let program = |end: &str, says: &str| {
+        let text = format!(
+            "HloModule m\n\nbody {{\n  t = (s32[], f32[], s32[]) parameter(0)\n  i = s32[] get-tuple-element(t), index=0\n  \
+             x = f32[] get-tuple-element(t), index=1\n  n = s32[] get-tuple-element(t), index=2\n  one = s32[] constant(1)\n  \
+             j = s32[] add(i, one)\n  y = f32[] add(x, x)\n  ROOT r = (s32[], f32[], s32[]) tuple(j, y, n)\n}}\n\n\
+             test {{\n  t = (s32[], f32[], s32[]) parameter(0)\n  i = s32[] get-tuple-element(t), index=0\n  {end}\n  \
+             ROOT c = pred[] compare(i, n), direction=LT\n}}\n\nENTRY e {{\n  x = f32[] parameter(0)\n  n = s32[] parameter(1)\n  \
+             zero = s32[] constant(0)\n  t = (s32[], f32[], s32[]) tuple(zero, x, n)\n  \
+             w = (s32[], f32[], s32[]) while(t), condition=test, body=body{says}\n  ROOT y = f32[] get-tuple-element(w), index=1\n}}\n"
+        );
+        hlo_text::parse_module(&text).unwrap_or_else(|errors| panic!("{errors:?}")).module
+    };
+    let says = |n: u32| format!(", backend_config={{\"known_trip_count\":{{\"n\":\"{n}\"}}}}");
+    let (given, four) = ("n = s32[] get-tuple-element(t), index=2", "n = s32[] constant(4)");
+    let proved = |before: &Module, after: &Module| proof(before, after).is_proved();
+    assert!(proved(&program(four, ""), &program(four, &says(4))));
+    assert!(proved(&program(given, &says(3)), &program(given, &says(3))));
+    assert!(proved(&program(given, &says(3)), &program(given, "")));
+    assert!(!proved(&program(given, ""), &program(given, &says(3))));
+    assert!(!proved(&program(given, &says(5)), &program(given, &says(3))));
+    assert!(!proved(&program(four, ""), &program(four, &says(3))));
+}

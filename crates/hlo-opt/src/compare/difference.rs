@@ -46,6 +46,8 @@ pub(crate) struct Tolerance {
     pub step: Option<f64>,
     /// As [`Measure::flips`].
     pub flips: Option<Flips>,
+    /// Whether NaN in the place of an infinity is no difference: in trials of large and small numbers neither program may compute any there.
+    pub may_overflow: bool,
 }
 
 /// Elements of an output that moved inputs change by much: those behind a step, such as a rounding, a sign or a comparison.
@@ -84,7 +86,7 @@ pub(crate) struct Moved<'r> {
 impl Tolerance {
     /// What is allowed where nothing is said of the module.
     pub(crate) fn floor(absolute: f64) -> Tolerance {
-        Tolerance { share: FLOOR, is_said: false, absolute, step: None, flips: None }
+        Tolerance { share: FLOOR, is_said: false, absolute, step: None, flips: None, may_overflow: false }
     }
 
     /// How each output is measured, given what moved inputs change. All outputs that are no steps widen one another's share, up to [`WIDEST`].
@@ -390,6 +392,9 @@ pub(crate) fn of_leaf(expected: &[Arc<Literal>], found: &[Arc<Literal>], toleran
         }
         for i in 0..expected.n_elems() {
             let (Some(a), Some(b)) = (expected.get(i), found.get(i)) else { continue };
+            if tolerance.may_overflow && !magnitude(a).is_finite() && !magnitude(b).is_finite() {
+                continue;
+            }
             let error = apart(a, b);
             out.largest_error = out.largest_error.max(error);
             let rounded = if of_roundings > 0.0 { of_roundings * magnitude(a) } else { 0.0 };

@@ -233,6 +233,7 @@ impl<'a> Judge<'a> {
             Some(share) => Tolerance { share, is_said: true, ..Tolerance::floor(self.args.atol) },
             None => Tolerance::floor(self.args.atol),
         };
+        let tolerance = Tolerance { may_overflow: trial > 0 && self.chosen.draws_by_need(), ..tolerance };
         let measures = measures(&inputs, &outputs);
         self.trials.push(Trial { inputs, outputs, tolerance, measures, is_widened: self.args.rtol.is_some() });
         Ok(())

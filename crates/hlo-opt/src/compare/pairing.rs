@@ -222,12 +222,14 @@ impl Ways {
                 seen.push((way, LeafDifference { cut: Some(tiles.sharding.to_string()), ..difference }));
             }
             let equal: Vec<usize> = seen.iter().filter(|(_, d)| d.first.is_none()).map(|(way, _)| *way).collect();
-            if !equal.is_empty() {
+            // An earlier trial may have refuted all of the annotations' ways; of zeros alone each would fit again.
+            let is_by_content = self.held[leaf].is_some();
+            if !equal.is_empty() && !is_by_content {
                 self.alive[leaf] = equal;
                 self.is_cut[leaf] = true;
             } else if !self.is_cut[leaf]
                 && let Some(difference) = self.by_content(leaf, interface, (wholes, found), tolerance)?
-                && (difference.first.is_none() || seen.is_empty())
+                && (difference.first.is_none() || seen.is_empty() || is_by_content)
             {
                 out.push(difference);
                 continue;
