@@ -351,7 +351,7 @@ fn draw_reals(kind: &Draw, n: usize, source: &mut Source) -> Vec<f64> {
             let infinity = [f64::INFINITY, f64::NEG_INFINITY][source.below(2) as usize];
             let is_infinite = matches!(kind, Draw::Infinite(_));
             let at = source.below(n as u64) as usize;
-            let element = values.iter_mut().nth(at);
+            let element = values.get_mut(at);
             element.into_iter().for_each(|element| *element = if is_infinite { infinity } else { f64::NAN });
             values
         }
@@ -662,9 +662,10 @@ mod tests {
         assert!(zeros(0) == zeros(1) && (5..30).contains(&zeros(0).len()));
         let count = |draw: Draw, is: fn(&f64) -> bool| reals(draw, 0).iter().filter(|x| is(x)).count();
         let normal = || Box::new(Draw::Normal(1.0));
-        let (infinite, not_a_number): (fn(&f64) -> bool, fn(&f64) -> bool) = (|x| x.is_infinite(), |x| x.is_nan());
-        assert_eq!([infinite, not_a_number].map(|is| count(Draw::Infinite(normal()), is)), [1, 0]);
-        assert_eq!([infinite, not_a_number].map(|is| count(Draw::NotANumber(normal()), is)), [0, 1]);
+        let kinds = |draw: fn(Box<Draw>) -> Draw| {
+            (count(draw(normal()), |x| x.is_infinite()), count(draw(normal()), |x| x.is_nan()))
+        };
+        assert_eq!((kinds(Draw::Infinite), kinds(Draw::NotANumber)), ((1, 0), (0, 1)));
         assert_eq!(count(Draw::Negative(1.0), |x| *x < 0.0), 100);
         let quarters = reals(Draw::Quarters, 0);
         assert!(quarters.iter().all(|value| (4.0 * value).fract() == 0.0));
