@@ -350,6 +350,10 @@ fn what_a_script_updates_in_shards_by_hand_crosses_the_interface_in_them() {
     let cut: Vec<usize> = (0..params.len()).filter(|&n| params[n]["sharded"] == true).collect();
     assert_eq!(cut, [1], "{manifest}");
     assert_eq!(report.stats["shard-weight-update.own-slices-cut"], 1);
+    // The user may have it whole all the same.
+    let (mut whole, pinned) = (before.clone(), pass.replace("state=optimizer", "state=optimizer,pins=[1:whole]"));
+    let manifest = manifest_of(&run(&pinned, &mut whole, &ParamFacts::default()));
+    assert_eq!(manifest["params"][1]["sharded"], false, "{manifest}");
     let text = hlo_ir::print::print_module(&main, &Default::default());
     assert!(!text.contains("%own_m "), "{text}");
 }

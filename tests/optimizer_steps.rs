@@ -19,7 +19,7 @@ const N_CASES: u64 = 150;
 /// How a gradient comes to an update.
 const UPDATES: [&str; 7] = ["summed", "preconditioned", "not summed", "flattened", "rolled", "sorted", "reset"];
 
-/// What a parameter is.
+/// The part of a parameter in the step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
     Weight,

@@ -358,7 +358,7 @@ pub fn search_back(
         let operands = &module.inst(inst).operands;
         let read = match values.values[value].origin {
             Origin::Computed => operands.as_slice(),
-            // What decides between branches.
+            // The first operand decides between branches.
             Origin::CallResult if module.inst(inst).opcode == Opcode::Conditional => &operands[..1],
             Origin::CallResult | Origin::EntryParam | Origin::Param | Origin::Carry => &[],
         };

@@ -214,7 +214,7 @@ def test_a_checkpoint_of_eight_devices_restores_on_four(name, trained, tmp_path)
 
 
 def result_in(folder: pathlib.Path) -> tuple[np.ndarray, dict, dict]:
-    """What a run in another process left in a folder: its losses, its last state, and what a device holds of the optimizer's."""
+    """Reads from a folder the losses and last state of a run in another process, and the bytes of optimizer state on a device."""
     with np.load(folder / "result.npz") as found:
         held = {path.removeprefix("held "): int(found[path]) for path in found if path.startswith("held ")}
         state = {path: found[path] for path in found if not path.startswith("held ")}

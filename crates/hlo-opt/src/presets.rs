@@ -551,7 +551,7 @@ impl Preset {
         for text in &texts[..n_asked] {
             let mut calls = parse_pipeline(text.pipeline).map_err(usage)?;
             let after = text.after.map(|after| numbers.get(after).copied().flatten());
-            // Who names the state to shard gets it in shards, whatever that takes.
+            // A user who names the state to shard gets it in shards, whatever the peak.
             let is_refused = text.role == Role::LastResort && state.is_some();
             if is_refused || after == Some(None) || !calls.iter_mut().all(|call| say_state(call, state)) {
                 numbers.push(None);

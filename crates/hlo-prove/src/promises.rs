@@ -1,8 +1,7 @@
-//! Promises that a module makes: a scatter or gather with `unique_indices=true` or `indices_are_sorted=true` means nothing where indices
-//! break them, and a loop with a `known_trip_count` runs that often whatever its condition says.
+//! Promises that a module makes. A scatter or gather with `unique_indices=true` or `indices_are_sorted=true` has no defined result if its
+//! indices break the promise. A loop with a `known_trip_count` runs that often, whatever its condition says.
 //!
-//! The rules do not ask for these promises. A module may drop one. One that makes a new one computes the same only while nobody breaks
-//! it, so that nothing is proved.
+//! The rules do not ask for these promises. A module may drop one. If it makes a new one, nothing is proved.
 
 use hlo_ir::attrs::{Attrs, CompareAttrs, Comparison, GatherAttrs, ScatterAttrs, TupleIndexAttrs, WhileAttrs};
 use hlo_ir::cost::known_trip_count;
@@ -10,7 +9,7 @@ use hlo_ir::literal::{ConstantValue, Scalar};
 use hlo_ir::{InstId, Module, Opcode};
 use std::collections::HashSet;
 
-/// What an instruction promises: its opcode, the rank of its result, the dims that indices count in, and the promise.
+/// A promise of an instruction: its opcode, the rank of its result, the dims that indices count in, and the promise.
 type Promise = (Opcode, usize, Vec<i64>, &'static str);
 
 fn promises(module: &Module) -> Vec<(InstId, Promise)> {

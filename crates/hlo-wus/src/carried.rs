@@ -8,6 +8,7 @@ use crate::context::StateCuts;
 use crate::format::candidates;
 use crate::interface::{Interface, LeafShards};
 use crate::region::is_padded_little;
+use crate::zero::Pins;
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::annotations::entry_leaves;
 use hlo_analysis::optimizer_state::LeafRole;
@@ -15,8 +16,12 @@ use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
 use hlo_sort::SharedSort;
 use hlo_spmd::{DimRun, ShardFormat};
 
-/// Cuts what the entry returns as it came. Returns how many arrays that are.
-pub(crate) fn cut_carried(module: &mut Module, interface: &mut Interface, cuts: StateCuts) -> usize {
+/// Cuts what the entry returns as it came, but for what the user has whole. Returns how many arrays that are.
+pub(crate) fn cut_carried(
+    module: &mut Module,
+    interface: &mut Interface,
+    (cuts, pins): (StateCuts, &mut Pins<'_>),
+) -> usize {
     let Some(groups) = interface.params.iter().find_map(|leaf| Some(leaf.cut.as_ref()?.groups.clone())) else {
         return 0;
     };
@@ -40,6 +45,9 @@ pub(crate) fn cut_carried(module: &mut Module, interface: &mut Interface, cuts: 
         }
         let Some(array) = leaf.shape.as_array().cloned().filter(|array| array.dynamic == 0) else { continue };
         let Some(format) = choose_format(&array, n_shards, cuts) else { continue };
+        if pins.holds_whole(number) {
+            continue;
+        }
         let shard = module.shapes.intern(Shape::Array(format.shard_shape(&array)));
         module.inst_mut(param.param).shape = shard;
         let cut = Some(LeafShards { format, groups: groups.clone() });

@@ -443,7 +443,7 @@ struct ManifestLeaf {
     name: Option<String>,
     dtype: String,
     sharded: bool,
-    /// What it is to the step, in one word.
+    /// Its role in the step, in one word.
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
     /// Why it stays whole, where its role or its update says it.

@@ -10,14 +10,15 @@
 //! Such state crosses the interface in those slices. Neither the slice nor the all-gather is left.
 
 use crate::interface::{Interface, LeafShards};
+use crate::zero::Pins;
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::annotations::entry_leaves;
 use hlo_analysis::optimizer_state::LeafRole;
 use hlo_ir::{InstId, Module, Opcode, Shape};
 use hlo_spmd::{DimRun, OwnSlice, ShardFormat, find_own_slice};
 
-/// Cuts what the entry takes whole, reads in slices and returns gathered. Returns how many arrays that are.
-pub(crate) fn cut_own_slices(module: &mut Module, interface: &mut Interface) -> usize {
+/// Cuts what the entry takes whole, reads in slices and returns gathered, but for what the user has whole. Returns how many arrays that are.
+pub(crate) fn cut_own_slices(module: &mut Module, interface: &mut Interface, pins: &mut Pins<'_>) -> usize {
     let Some((entry, root)) = module.entry().and_then(|entry| Some((entry, module.comp(entry).root.expand()?))) else {
         return 0;
     };
@@ -53,6 +54,9 @@ pub(crate) fn cut_own_slices(module: &mut Module, interface: &mut Interface) -> 
             })
         };
         if format.split.padding() != 0 || !slices.iter().chain([&gathered]).all(is_shard) {
+            continue;
+        }
+        if pins.holds_whole(number) {
             continue;
         }
         let cut = Some(LeafShards { format, groups: own.groups.into() });
@@ -100,7 +104,7 @@ fn find_slices(
     (!slices.is_empty() && slices.iter().all(is_own)).then_some((slices, gathered))
 }
 
-/// What a value is a copy of.
+/// The value that another one is a copy of, over any number of copies.
 fn copied(module: &Module, mut value: InstId) -> InstId {
     while let (Opcode::Copy, [operand]) = (module.inst(value).opcode, module.inst(value).operands.as_slice()) {
         value = *operand;

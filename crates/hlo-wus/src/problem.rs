@@ -226,7 +226,7 @@ impl Problem {
         Ok(left)
     }
 
-    /// What the entry's parameters are, with the next values that are known and those that were found.
+    /// Finds the roles of the entry's parameters, with the next values that are known and those that were found.
     fn find_roles(
         &self,
         context: &ShardingContext<'_>,

@@ -56,7 +56,7 @@ use crate::pairs::{Pair, aliased, joined, parse_pairs};
 use crate::problem::{Problem, Rate, Terms};
 use crate::rewrite::Rewriter;
 use crate::tables::{IndexMap, IndexSet};
-use crate::zero::{StateChoice, StateForm, StateUnit, UnitForm, parse_pins};
+use crate::zero::{Pins, StateChoice, StateForm, StateUnit, UnitForm, parse_pins};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
 use hlo_analysis::frequency::FrequencyOptions;
@@ -180,6 +180,8 @@ pub(crate) struct Sharded {
     pub n_problems: usize,
     /// What may be in shards.
     pub state: IndexMap<StateUnit, UnitForm>,
+    /// The parameters beside these that could be cut at the interface alone.
+    met: IndexSet<StateUnit>,
 }
 
 impl Sharded {
@@ -449,7 +451,8 @@ impl ShardWeightUpdate {
             true => self.shard_apart(module, choice, cx)?,
             false => self.shard(module, choice, cx)?,
         };
-        let unknown = self.pins.keys().filter(|unit| !done.state.contains_key(*unit));
+        let is_known = |unit: &StateUnit| done.state.contains_key(unit) || done.met.contains(unit);
+        let unknown = self.pins.keys().filter(|unit| !is_known(unit));
         let param = |unit: &StateUnit| match unit {
             StateUnit::Param(number) => Some(*number),
             StateUnit::Carry(..) => None,
@@ -542,13 +545,18 @@ impl ShardWeightUpdate {
             self.solve(module, (&groups, &gradients), interface.as_mut(), choice, &mut done, cx)?;
         }
         if let Some(mut interface) = interface {
-            let n_own = if done.is_possible { cut_own_slices(module, &mut interface) } else { 0 };
+            let mut pins = Pins { said: &self.pins, met: &mut done.met };
+            let n_own = if done.is_possible { cut_own_slices(module, &mut interface, &mut pins) } else { 0 };
             if n_own > 0 {
                 done.is_changed = true;
                 cx.report.count("own-slices-cut", n_own as u64);
                 cx.analyses.invalidate(Preserved::NONE);
             }
-            let n_carried = if done.is_possible { cut_carried(module, &mut interface, self.cuts) } else { 0 };
+            let mut pins = Pins { said: &self.pins, met: &mut done.met };
+            let n_carried = match done.is_possible {
+                true => cut_carried(module, &mut interface, (self.cuts, &mut pins)),
+                false => 0,
+            };
             if n_carried > 0 {
                 cx.report.count("carried-arrays-cut", n_carried as u64);
             }

@@ -11,7 +11,7 @@ use hlo_analysis::values::{Origin, User, ValueId};
 use hlo_ir::Opcode;
 use hlo_pass::OutOfTime;
 
-/// What updates arrays that no sum over devices reaches.
+/// Gradients and weights of updates that no sum over devices reaches.
 #[derive(Default)]
 pub(crate) struct Unsummed {
     /// The gradients, which are the same on all devices.
@@ -33,9 +33,8 @@ impl Unsummed {
             context.deadline.check()?;
             let gradients = gradients_of(context, array);
             let mut reached = Reached::new();
-            search_back(context.module, context.values, gradients.iter().copied().collect(), &mut reached, &mut |_| {
-                true
-            });
+            let seeds = gradients.iter().copied().collect();
+            search_back(context.module, context.values, seeds, &mut reached, &mut |_| true);
             match reached[array] {
                 true => drop(found.maybe_weights.insert(array)),
                 false => found.gradients.extend(gradients),

@@ -14,7 +14,7 @@
 //! Research 11 (1963); E. Lawler, *A Procedure for Computing the K Best Solutions*, Management Science 18 (1972).
 
 use crate::error::WusError;
-use crate::tables::IndexMap;
+use crate::tables::{IndexMap, IndexSet};
 use hlo_analysis::values::ValueId;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -97,6 +97,23 @@ impl StateChoice {
             StateUnit::Param(_) => self.ps_per_param_byte,
             StateUnit::Carry(..) => self.ps_per_carried_byte,
         }
+    }
+}
+
+/// Parameters that the user fixes, where arrays are cut at the interface alone.
+pub(crate) struct Pins<'a> {
+    /// Whether each is in shards.
+    pub said: &'a IndexMap<StateUnit, bool>,
+    /// Those that could be cut.
+    pub met: &'a mut IndexSet<StateUnit>,
+}
+
+impl Pins<'_> {
+    /// Whether the user wants a parameter whole that could be cut.
+    pub(crate) fn holds_whole(&mut self, number: usize) -> bool {
+        let unit = StateUnit::Param(number);
+        self.met.insert(unit);
+        self.said.get(&unit) == Some(&false)
     }
 }
 
