@@ -224,8 +224,6 @@ pub const PRESETS: [Preset; 5] = [
             way("gradients summed once, the batch in parts, few collectives", Some(1), IN_PARTS_COMBINED),
             way("updates in shards, the batch in parts", Some(3), IN_PARTS),
             way("updates in shards, the batch in parts, few collectives", Some(3), IN_PARTS_COMBINED),
-            way("every update in shards", Some(1), "shard-weight-update,dce"),
-            way("every update in shards, few collectives", Some(11), COMBINE),
         ],
         by_memory: ByMemory::Least(&[
             way("as it is", None, ""),
