@@ -2,7 +2,7 @@
 //!
 //! Random inputs show an error only where the results are numbers. Adam takes the root of its second moments: drawn with both signs,
 //! half of the results are NaN, and NaN hides every difference. The column [`Signs`](hlo_ir::op::Signs) of the op table says which
-//! operands an op needs to be positive. This analysis carries these needs back to the entry's parameters:
+//! operands an op needs to be positive, or not zero. This analysis carries these needs back to the entry's parameters:
 //!
 //! 1. Assume that all parameters are positive, and find the values that cannot be negative then ([`find_not_negative`]). A dot, a
 //!    sum over a dim or a sine ends this: no sign of a parameter helps what is behind it.
@@ -19,13 +19,15 @@ use hlo_ir::attrs::{Attrs, GatherAttrs, ScatterAttrs};
 use hlo_ir::custom_target::CustomTarget;
 use hlo_ir::literal::{ConstantValue, Scalar};
 use hlo_ir::op::{Domain, ResultSign};
-use hlo_ir::{ArrayShape, InstId, Module, Shape};
+use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
 
 /// Values of one array leaf of the entry's parameters for which the program computes numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LeafNeeds {
     /// It must be above zero.
     pub is_positive: bool,
+    /// It must not be zero, and all such leaves have one sign: sums of them are not zero either.
+    pub is_nonzero: bool,
     /// It must lie between zero and one.
     pub is_fraction: bool,
     /// It is an index; all its users clamp or skip what is larger than this.
@@ -40,6 +42,7 @@ impl LeafNeeds {
     fn of_domain(domain: Domain) -> LeafNeeds {
         match domain {
             Domain::Positive => LeafNeeds { is_positive: true, ..LeafNeeds::default() },
+            Domain::NotZero => LeafNeeds { is_nonzero: true, ..LeafNeeds::default() },
             Domain::Fraction => LeafNeeds { is_fraction: true, is_positive: true, ..LeafNeeds::default() },
         }
     }
@@ -48,6 +51,7 @@ impl LeafNeeds {
     fn and(self, other: LeafNeeds) -> LeafNeeds {
         LeafNeeds {
             is_positive: self.is_positive || other.is_positive,
+            is_nonzero: self.is_nonzero || other.is_nonzero,
             is_fraction: self.is_fraction || other.is_fraction,
             last_index: self.last_index.max(other.last_index),
             is_sorted: self.is_sorted || other.is_sorted,
@@ -57,7 +61,7 @@ impl LeafNeeds {
 
     /// The needs of an index alone.
     fn of_index(self) -> LeafNeeds {
-        LeafNeeds { is_positive: false, is_fraction: false, ..self }
+        LeafNeeds { is_positive: false, is_nonzero: false, is_fraction: false, ..self }
     }
 }
 
@@ -236,7 +240,7 @@ impl Finder<'_> {
             }
             ResultSign::Difference => {
                 data.into_iter().for_each(|operand| give(operand, needs.of_index()));
-                if let (true, [_, less]) = (needs.is_positive, operands.as_slice()) {
+                if let (true, [_, less]) = (needs.is_positive || needs.is_nonzero, operands.as_slice()) {
                     give(*less, LeafNeeds::of_domain(Domain::Fraction));
                 }
             }
@@ -263,7 +267,16 @@ impl Finder<'_> {
         let of_domain = row.signs.domain.filter(|&(of, _)| of == operand);
         let is_real = |array: &ArrayShape| array.dtype.is_float();
         let has_sign = || self.module.shape(inst).as_array().is_some_and(is_real) || row.signs.domain.is_some();
-        let of_domain = of_domain.filter(|_| has_sign()).map(|(_, domain)| LeafNeeds::of_domain(domain));
+        // Whole powers are those of negative numbers too.
+        let is_whole_power = || {
+            let exponent = self.module.inst(inst).operands.get(1);
+            exponent.and_then(|&of| least_of_splat(self.module, of)).is_some_and(|least| least.fract() == 0.0)
+        };
+        let domain_here = |domain: Domain| match domain {
+            Domain::Positive if self.module.inst(inst).opcode == Opcode::Power && is_whole_power() => Domain::NotZero,
+            Domain::Positive | Domain::NotZero | Domain::Fraction => domain,
+        };
+        let of_domain = of_domain.filter(|_| has_sign()).map(|(_, domain)| LeafNeeds::of_domain(domain_here(domain)));
         of_domain.unwrap_or_default().and(self.of_index(inst, operand).unwrap_or_default())
     }
 

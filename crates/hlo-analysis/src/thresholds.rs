@@ -3,7 +3,7 @@
 //! An error shows on random inputs only if they reach it. What hangs on a step counter, a padding label, a clipped norm or a check for
 //! overflow is not reached by small integers and normal floats. This analysis finds, for each array leaf of the entry's parameters:
 //!
-//! 1. *Thresholds*: a value is compared with a constant, clamped by one, or the larger or smaller of it and one is taken. The constant is
+//! 1. *Thresholds*: a value is compared with a constant, clamped by one, chooses a branch, or the larger or smaller of it and one is taken. The constant is
 //!    carried back to the parameters: moves keep it, and through a scalar op with one operand that is no constant it is solved by the
 //!    op's formula, so that `(step + 1) % 16 == 0` asks for a step of 15. Values that are sorted, or compared with one another, ask for
 //!    equal elements in the same way.
@@ -13,11 +13,11 @@
 //!
 //! Cost: linear in the uses of the module's values, times [`MOST_VALUES`].
 
-use crate::values::{Origin, SharedCallees, Through, User, ValueId, Values, condition_and_body};
+use crate::values::{Origin, SharedCallees, Through, User, ValueId, Values, condition_and_body, entered};
 use cranelift_entity::SecondaryMap;
 use hlo_ir::attrs::{Attrs, CompareAttrs};
 use hlo_ir::literal::{ConstantValue, Literal, Scalar};
-use hlo_ir::op::{FactorRule, Formula, OpKind, ResultSign, ScalarFn};
+use hlo_ir::op::{CalleeEntry, FactorRule, Formula, OpKind, ResultSign, ScalarFn};
 use hlo_ir::{InstId, Module, NumberClass, Opcode};
 
 /// Thresholds that are kept of a value. A counter of a loop has one more in each iteration.
@@ -87,8 +87,10 @@ impl Finder<'_> {
         let all: Vec<ValueId> = self.values.values.keys().collect();
         for &value in &all {
             for taken in std::mem::take(&mut self.values.uses[value]) {
-                if let User::Op { inst, operand } = taken.user {
-                    self.of_operand(value, inst, operand as usize);
+                match taken.user {
+                    User::Op { inst, operand } => self.of_operand(value, inst, operand as usize),
+                    User::Opaque(inst) => self.of_selector(value, inst),
+                    User::Becomes(_) | User::Exit(_) => {}
                 }
             }
         }
@@ -98,6 +100,15 @@ impl Finder<'_> {
             self.values.of(self.module.comp(condition).root.expand()?)
         });
         self.reach.extend(roots.map(|root| (root, Reach::Loop)));
+    }
+
+    /// Notes the branches that a number chooses. A truth value is drawn both ways anyhow.
+    fn of_selector(&mut self, value: ValueId, inst: InstId) {
+        let Some((CalleeEntry::Branches, branches)) = entered(self.module, inst) else { return };
+        let selector = self.module.inst(inst).operands.first().and_then(|&of| self.module.shape(of).as_array());
+        if selector.is_some_and(|of| of.dtype.is_integer()) {
+            (0..branches.len()).for_each(|number| self.compare(value, number as f64));
+        }
     }
 
     /// Notes the facts that an instruction gives for one of its operands.
@@ -130,6 +141,7 @@ impl Finder<'_> {
             }
         } else if let Some(Formula::Apply(ScalarFn::Larger | ScalarFn::Smaller, _)) = self.formula(inst)
             && let Some(constant) = self.constant_beside(inst, operand)
+            && constant.is_finite()
         {
             self.compare(value, constant);
         }

@@ -133,11 +133,11 @@ impl<'a> ChosenInputs<'a> {
 enum Trial {
     /// None.
     Plain,
-    /// Indices beyond their bounds, and thresholds.
+    /// Indices beyond their bounds, values a little larger, and thresholds.
     Beyond,
     /// Small values, equal values, and thresholds.
     Small,
-    /// Large values, and thresholds.
+    /// Large values above zero, and thresholds.
     Large,
     /// Zeros, an infinity where the program checks for one, and thresholds.
     Special,
@@ -154,7 +154,9 @@ impl Trial {
     /// The size of values; what must be positive is of the size of its square, as second moments are.
     fn size(self) -> f64 {
         match self {
-            Trial::Plain | Trial::Beyond | Trial::Special | Trial::Negative => 1.0,
+            Trial::Plain | Trial::Special | Trial::Negative => 1.0,
+            // Norms are clipped, and a saturated function is not reached yet.
+            Trial::Beyond => 3.0,
             Trial::Small => 1e-4,
             Trial::Large => 1e2,
         }
@@ -169,6 +171,9 @@ const MOST_TRIALS: u64 = 2 * N_KINDS;
 
 /// One array of so many is zero where trials have zeros.
 const ZERO_ONE_IN: u64 = 4;
+
+/// How far above the largest threshold a number that stands alone lies.
+const FAR_ABOVE: f64 = 1024.0;
 
 /// Iterations that a threshold may ask of a loop.
 const MOST_ITERATIONS: f64 = 64.0;
@@ -189,8 +194,8 @@ fn draws_of_trial(module: &Module, trial: u64) -> Vec<Draw> {
             *number += 1;
             return of_preds(shape, *number - 1, trial);
         }
-        let sized = of_size(draw_of(*needs, kind == Trial::Beyond), of, shape, kind);
-        with_thresholds(sized, *needs, of, trial)
+        let sized = of_size(draw_of(*needs, kind == Trial::Beyond), *needs, of, shape, kind);
+        with_thresholds(sized, *needs, of, shape, trial)
     });
     let mut draws: Vec<Draw> = draws.collect();
     if kind != Trial::Special && kind != Trial::Negative {
@@ -252,9 +257,13 @@ fn counter(is_signed: bool, ends_loop: bool, kind: Trial) -> Draw {
 }
 
 /// A plain distribution, with the sizes that the kind of a trial looks for.
-fn of_size(plain: Draw, of: &LeafThresholds, shape: &ArrayShape, kind: Trial) -> Draw {
+fn of_size(plain: Draw, needs: LeafNeeds, of: &LeafThresholds, shape: &ArrayShape, kind: Trial) -> Draw {
     let is_float = shape.dtype.is_float();
     match plain {
+        Draw::Positive(scale) if !needs.is_positive && is_float && kind == Trial::Negative => Draw::Negative(scale),
+        Draw::Positive(_) if !needs.is_positive && !is_float => {
+            of_size(Draw::Normal(1.0), LeafNeeds::default(), of, shape, kind)
+        }
         // The only element of a leaf is a counter rather than data.
         Draw::Normal(_) if !is_float && shape.n_elems() == 1 => {
             counter(shape.dtype.class() == NumberClass::Signed, of.ends_loop, kind)
@@ -262,6 +271,7 @@ fn of_size(plain: Draw, of: &LeafThresholds, shape: &ArrayShape, kind: Trial) ->
         Draw::Normal(_) if !is_float && !of.ends_loop => Draw::Wide,
         Draw::Normal(_) if is_float && kind == Trial::Small && of.is_ordered => Draw::Quarters,
         Draw::Normal(scale) if is_float && kind == Trial::Negative => Draw::Negative(scale),
+        Draw::Normal(_) if is_float && kind == Trial::Large => Draw::Positive(kind.size()),
         Draw::Normal(_) if is_float => Draw::Normal(kind.size()),
         Draw::Positive(_) if is_float => Draw::Positive(kind.size() * kind.size()),
         plain => plain,
@@ -269,21 +279,37 @@ fn of_size(plain: Draw, of: &LeafThresholds, shape: &ArrayShape, kind: Trial) ->
 }
 
 /// A distribution with elements near the thresholds of a leaf that meet its needs.
-fn with_thresholds(otherwise: Draw, needs: LeafNeeds, of: &LeafThresholds, trial: u64) -> Draw {
+fn with_thresholds(otherwise: Draw, needs: LeafNeeds, of: &LeafThresholds, shape: &ArrayShape, trial: u64) -> Draw {
     // A program that asks whether a divisor is zero has an answer for it.
     let is_special = Trial::of(trial) == Trial::Special;
     let fits = |value: &&f64| {
         (!needs.is_positive || **value > 0.0 || is_special && **value == 0.0)
+            && (!needs.is_nonzero || **value != 0.0 || is_special)
             && (!needs.is_fraction || **value < 1.0)
             && (!of.ends_loop || value.abs() <= MOST_ITERATIONS)
     };
     let mut values: Vec<f64> = of.values.iter().filter(fits).copied().collect();
+    if let (Some(last), 1) = (needs.last_index, shape.n_elems()) {
+        let bounds = [0.0, last as f64, last as f64 + 1.0, -1.0];
+        values.extend(bounds.into_iter().filter(|bound| shape.dtype.class() == NumberClass::Signed || *bound >= 0.0));
+    }
     values.sort_by(f64::total_cmp);
+    values.dedup();
     // The order of indices and their being unique is promised of all of them.
-    if values.is_empty() || needs.is_sorted || needs.is_unique {
+    let is_alone = shape.n_elems() == 1;
+    if values.is_empty() || !is_alone && (needs.is_sorted || needs.is_unique) {
         return otherwise;
     }
-    Draw::Near(NearDraw { values: values.into(), turn: trial - 1, otherwise: Box::new(otherwise) })
+    // A scale is far above what it is not to fall below.
+    let most = values.last().copied().filter(|most| *most > 0.0 && !needs.is_fraction);
+    if let (true, Some(most)) = (is_alone && shape.dtype.is_float(), most) {
+        values.push(FAR_ABOVE * most);
+    }
+    // Beyond the last index first: later trials have arrays of zeros.
+    let (n_values, turn) = (values.len() as u64, trial - 1);
+    let turn =
+        if needs.last_index.is_some() { turn / n_values * n_values + (n_values - 1 - turn % n_values) } else { turn };
+    Draw::Near(NearDraw { values: values.into(), turn, otherwise: Box::new(otherwise) })
 }
 
 /// The distribution of a leaf by what the program needs of it.
@@ -293,7 +319,7 @@ fn draw_of(needs: LeafNeeds, is_beyond: bool) -> Draw {
             Draw::Index(IndexDraw { last, is_beyond, is_sorted, is_unique })
         }
         LeafNeeds { is_fraction: true, .. } => Draw::Uniform(1.0),
-        LeafNeeds { is_positive: true, .. } => Draw::Positive(1.0),
+        LeafNeeds { is_positive: true, .. } | LeafNeeds { is_nonzero: true, .. } => Draw::Positive(1.0),
         LeafNeeds { .. } => Draw::Normal(1.0),
     }
 }

@@ -27,6 +27,12 @@ pub(crate) struct Magnitude {
     pub is_whole: bool,
 }
 
+/// How many numbers stand in the place of each input.
+pub(crate) const N_DRAWS: usize = 32;
+
+/// A term's numbers for some ordinary inputs. Of truth values the true ones are positive; a NaN is not known.
+pub(crate) type Ordinary = [f64; N_DRAWS];
+
 /// Inputs, and what is made of them by ops that keep numbers near one.
 pub(crate) const GENERIC: Magnitude = Magnitude { exponent: 0, may_be_zero: false, is_whole: false };
 
@@ -56,9 +62,12 @@ pub(crate) fn range_of(dtype: DType) -> Option<(i32, i32)> {
 }
 
 /// A number in a type.
-fn rounded(value: f64, dtype: DType) -> f64 {
+pub(crate) fn rounded(value: f64, dtype: DType) -> f64 {
     if dtype == DType::F64 {
         return value;
+    }
+    if dtype == DType::F32 {
+        return f64::from(value as f32);
     }
     match Literal::scalar(DType::F64, Scalar::Float(value)).convert(dtype).get(0) {
         Some(Scalar::Float(value)) => value,

@@ -7,6 +7,7 @@
 
 use crate::elementwise::{Elementwise, ElementwiseOp, Linear};
 use crate::estimate::{Estimate, GENERIC, Magnitude, WHOLE, exponent_of, range_of};
+use crate::settle::settle;
 use crate::term::{Arg, Head, Node, TermId, Terms};
 use hlo_ir::literal::Scalar;
 use hlo_ir::monoid::Monoid;
@@ -24,11 +25,12 @@ impl Elementwise {
         // Half of the range is left to what is multiplied. Inputs have no bounds: many are much smaller than one, few much larger.
         let (smaller, larger) =
             if matches!(estimate, Estimate::Known(_)) { (0, 0) } else { (MUCH_SMALLER, MUCH_LARGER) };
-        match op.linear() {
+        let is_near_one = match op.linear() {
             Linear::Product | Linear::DotProduct => (least..=greatest / 2 - larger).contains(&m.exponent),
             Linear::Quotient => !m.may_be_zero && (smaller - greatest / 2..=greatest).contains(&m.exponent),
             Linear::RoundedProduct | Linear::No => false,
-        }
+        };
+        is_near_one && (matches!(estimate, Estimate::Known(_)) || self.stays_in_range(terms, op, factor))
     }
 
     /// Whether a product of the term with zero is zero, as far as constants tell.
@@ -36,25 +38,9 @@ impl Elementwise {
         !terms.holds_unknowns(term) && self.estimate(terms, term).is_finite()
     }
 
-    fn estimate(&self, terms: &mut Terms, term: TermId) -> Estimate {
-        // A list in the place of recursion: terms are as deep as programs are long.
-        let mut open = vec![term];
-        while let Some(&next) = open.last() {
-            let n_open = open.len();
-            if !terms.estimates.contains_key(&next) {
-                let inner = inner_of(terms.node(next));
-                open.extend(inner.into_iter().filter(|inner| !terms.estimates.contains_key(inner)));
-            }
-            if open.len() > n_open {
-                continue;
-            }
-            open.pop();
-            if !terms.estimates.contains_key(&next) {
-                let estimate = self.estimate_of(terms, next);
-                terms.estimates.insert(next, estimate);
-            }
-        }
-        terms.estimates.get(&term).copied().unwrap_or(Estimate::Unfit)
+    pub(crate) fn estimate(&self, terms: &mut Terms, term: TermId) -> Estimate {
+        let make = |terms: &mut Terms, term: TermId| self.estimate_of(terms, term);
+        settle(terms, term, |terms| &mut terms.estimates, make).unwrap_or(Estimate::Unfit)
     }
 
     /// The estimate of a term from those of its arguments.
@@ -110,22 +96,6 @@ impl Elementwise {
         let Node::Apply(Head::Elementwise(word), args) = terms.node(arg.term) else { return None };
         let is_negation = self.op(*word)?.opcode == Opcode::Negate;
         args.first().map(|inner| inner.term).filter(|_| is_negation)
-    }
-}
-
-/// The terms that a node is made of, as far as its estimate needs them.
-fn inner_of(node: &Node) -> SmallVec<[TermId; 4]> {
-    match node {
-        Node::Element(of, _) => SmallVec::from_slice(&[*of]),
-        Node::Apply(_, args) => args.iter().map(|arg| arg.term).collect(),
-        Node::Input(_)
-        | Node::Constant(_)
-        | Node::Table(_)
-        | Node::Iota(_)
-        | Node::Carry(..)
-        | Node::LoopResult(..)
-        | Node::Whole(..)
-        | Node::Unique(_) => SmallVec::new(),
     }
 }
 

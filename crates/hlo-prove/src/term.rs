@@ -10,7 +10,7 @@
 
 use crate::deadline::Deadline;
 use crate::devices::{Classes, Devices, Spread};
-use crate::estimate::Estimate;
+use crate::estimate::{Estimate, Ordinary};
 pub(crate) use crate::ids::{ArrayId, LoopId, TermId, WordId};
 use crate::rules::Rules;
 use crate::segment::{Coords, Dim, Region, Segment};
@@ -184,6 +184,8 @@ pub(crate) struct Terms {
     pub(crate) spreads: SpreadTable,
     /// Terms as factors, as far as anybody asked for them (`finite`).
     pub(crate) estimates: HashMap<TermId, Estimate>,
+    /// Their numbers for some inputs (`ordinary`).
+    pub(crate) ordinary: HashMap<TermId, Ordinary>,
 }
 
 /// What sums over devices of products, and products with such sums, became (`spread`).
@@ -215,6 +217,7 @@ impl Terms {
             apart: HashMap::new(),
             spreads: SpreadTable::default(),
             estimates: HashMap::new(),
+            ordinary: HashMap::new(),
         };
         terms.extra(Extra::None);
         terms

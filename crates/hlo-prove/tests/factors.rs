@@ -286,7 +286,7 @@ fn factors_that_are_zero_or_not_finite_are_not_moved() {
 }
 
 /// Factors that are zero or infinite for inputs near one, and whether they divide.
-const NEAR_ONE: [(&str, &str); 7] = [
+const NEAR_ONE: [(&str, &str); 20] = [
     ("f = f4e2m1fn[] convert(s); c = f32[] convert(f)", "divide"),
     ("f = f8e4m3fn[] convert(s); c = f32[] convert(f)", "divide"),
     ("k = f32[] constant(20000); m = f32[] multiply(s, k); f = f16[] convert(m); c = f32[] convert(f)", "multiply"),
@@ -294,6 +294,37 @@ const NEAR_ONE: [(&str, &str); 7] = [
     ("k = f32[] constant(100); c = f32[] power(s, k)", "multiply"),
     ("k = f32[] constant(100); c = f32[] power(s, k)", "divide"),
     ("k = f32[] constant(-100); c = f32[] power(s, k)", "multiply"),
+    (
+        "k = f32[] constant(3); l = f32[] constant(2); m = f32[] maximum(s, k); n = f32[] minimum(m, l); c = f32[] subtract(n, l)",
+        "divide",
+    ),
+    ("k = f32[] constant(-100); l = f32[] constant(-50); n = f32[] clamp(k, s, l); c = f32[] subtract(n, l)", "divide"),
+    (
+        "k = f32[] constant(1e-10); l = f32[] constant(1); m = f32[] multiply(s, k); n = f32[] add(m, l); c = f32[] subtract(n, l)",
+        "divide",
+    ),
+    ("k = f32[] constant(1e10); n = f32[] add(s, k); c = f32[] subtract(n, k)", "divide"),
+    (
+        "k = f32[] constant(1e-10); l = f32[] constant(1); m = f32[] multiply(s, k); n = f32[] add(m, l); c = f32[] log(n)",
+        "divide",
+    ),
+    (
+        "k = f32[] constant(1e-5); l = f32[] constant(1); m = f32[] multiply(s, k); n = f32[] cosine(m); c = f32[] subtract(l, n)",
+        "divide",
+    ),
+    (
+        "k = f32[] constant(20); l = f32[] constant(1); m = f32[] multiply(s, k); n = f32[] tanh(m); c = f32[] subtract(l, n)",
+        "divide",
+    ),
+    (
+        "k = f32[] constant(10); l = f32[] constant(1); m = f32[] multiply(s, k); n = f32[] erf(m); c = f32[] subtract(l, n)",
+        "divide",
+    ),
+    ("n = f32[] negate(s); m = f32[] maximum(s, n); c = f32[] subtract(m, s)", "divide"),
+    ("k = f32[] constant(100); m = f32[] multiply(s, k); c = f32[] logistic(m)", "divide"),
+    ("k = f32[] constant(100); l = f32[] constant(10); m = f32[] multiply(s, k); c = f32[] power(l, m)", "multiply"),
+    ("l = f32[] constant(1e30); c = f32[] power(l, s)", "multiply"),
+    ("k = f32[] constant(1000); m = f32[] add(s, k); c = f32[] power(m, m)", "multiply"),
 ];
 
 #[test]

@@ -15,8 +15,10 @@ pub struct Signs {
 /// Values for which an op gives a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Domain {
-    /// Above zero: roots, logarithms, divisors, bases of powers.
+    /// Above zero: roots, logarithms, bases of powers.
     Positive,
+    /// Not zero: divisors.
+    NotZero,
     /// Between zero and one: inverse sines and their like.
     Fraction,
 }

@@ -224,7 +224,7 @@ op_table! {
         ShapeRule::Compare, Elementwise, elem(E::Compare);
     /// The quotient; integers are truncated, and one divided by zero has all bits set.
     Divide "divide" Exactly(2), Plain => binary!(NO_PRED, 1,
-        real: |a, b| a / b, int: |a, b, t| a.divide(b, t), complex: |a, b| a / b).with_signs(Signs::KEPT.on(1, Domain::Positive));
+        real: |a, b| a / b, int: |a, b, t| a.divide(b, t), complex: |a, b| a / b).with_signs(Signs::KEPT.on(1, Domain::NotZero));
     /// The larger operand; a NaN if either is one, and 0 is above -0.
     Maximum "maximum" Exactly(2), Plain => binary!(ORDERED, 1,
         real: |a, b| a.larger(b), int: |a, b, t| a.larger_as(b, t), pred: |a, b| a | b).with_signs(Signs::of(ResultSign::AnyOperand));
@@ -243,7 +243,7 @@ op_table! {
         real: |a, b| a.powf(b), int: |a, b, t| a.power(b, t), complex: C64::pow).with_signs(Signs::NOT_NEGATIVE.on(0, Domain::Positive));
     /// What truncating division leaves, with the sign of the dividend.
     Remainder "remainder" Exactly(2), Plain => binary!(NO_PRED, 2,
-        real: |a, b| a % b, int: |a, b, t| a.remainder(b, t)).with_signs(Signs::KEPT.on(1, Domain::Positive));
+        real: |a, b| a % b, int: |a, b, t| a.remainder(b, t)).with_signs(Signs::KEPT.on(1, Domain::NotZero));
     /// The bits moved up, with zeros coming in; 0 if the amount is not below the width.
     ShiftLeft "shift-left" Exactly(2), Plain => binary!(N::INT, 1, int: |a, b, t| a.shift_left(b, t));
     /// The bits moved down, with copies of the top bit coming in.

@@ -158,6 +158,8 @@ impl Tolerance {
     /// The difference that is allowed in an output of this type and scale, besides roundings of its elements.
     fn allowed(self, dtype: DType, scale: f64) -> f64 {
         let share = if self.is_said { self.share } else { self.share.max(ulp_of_one(dtype)) };
+        // Numbers below the least normal one are as far apart as those beside it.
+        let scale = if self.is_said { scale } else { scale.max(least_normal(dtype)) };
         self.absolute + share * scale
     }
 
@@ -288,6 +290,20 @@ fn step_between(input: &[Arc<Literal>], output: &[Arc<Literal>], stride: usize) 
         }
     }
     (step > 0.0 && step <= NEAR * largest).then_some(step)
+}
+
+/// The least number of a type of floats that has all of the type's bits.
+fn least_normal(dtype: DType) -> f64 {
+    let dtype = dtype.real_part();
+    if dtype == DType::F64 {
+        return f64::MIN_POSITIVE;
+    }
+    let ulp = ulp_of_one(dtype);
+    let is_normal = |power: &f64| {
+        let next = power * (1.0 + ulp);
+        Literal::scalar(dtype, Scalar::Float(next)).get(0) == Some(Scalar::Float(next))
+    };
+    (0..127).map(|k| 0.5f64.powi(k)).take_while(is_normal).last().unwrap_or(0.0)
 }
 
 /// The distance of 1 to the next number of a type of floats, which is what a rounding can change; 0 of other types.

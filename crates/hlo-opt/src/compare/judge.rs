@@ -51,7 +51,7 @@ pub(crate) struct Verdict {
     pub is_global: bool,
     /// Trials in which what is hidden is counted: all but those with inputs of which NaN may come on purpose.
     pub n_counted: usize,
-    /// A line about choices that fell on one side in every trial.
+    /// A line about choices of which a side was taken in no trial.
     pub one_sided: Option<String>,
     /// How much NaN and infinities hide, for each output.
     pub hidden: Vec<Hidden>,

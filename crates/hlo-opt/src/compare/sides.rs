@@ -1,4 +1,4 @@
-//! Choices that fell on one side in every trial: a fault in what hangs on the other side was not looked for.
+//! Choices of which a side was taken in no trial: a fault in what hangs on it was not looked for.
 
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::values::entered;
@@ -52,23 +52,28 @@ impl Sides {
         }
     }
 
-    /// Tells which choices fell on one side; `None` if none did. Choices that nothing reached hang on others.
+    /// Tells which choices missed a side; `None` if none did. Choices that nothing reached hang on others.
     pub(crate) fn note(&self, module: &Module) -> Option<String> {
-        let is_one_sided = |(_, predicate): &&(InstId, InstId)| self.taken[*predicate].count_ones() == 1;
-        let one_sided: Vec<&(InstId, InstId)> = self.choices.iter().filter(is_one_sided).collect();
-        if one_sided.is_empty() {
+        let has_missed = |(_, predicate): &&(InstId, InstId)| {
+            (1..self.n_sides[*predicate]).contains(&self.taken[*predicate].count_ones())
+        };
+        let missing: Vec<&(InstId, InstId)> = self.choices.iter().filter(has_missed).collect();
+        if missing.is_empty() {
             return None;
         }
         let mut out =
-            format!("note: {} of {} choices fell on one side in every trial:", one_sided.len(), self.choices.len());
-        for (number, &&(inst, predicate)) in one_sided.iter().take(MAX_NAMED).enumerate() {
+            format!("note: {} of {} choices missed a side in every trial:", missing.len(), self.choices.len());
+        for (number, &&(inst, predicate)) in missing.iter().take(MAX_NAMED).enumerate() {
             let is_pred = module.shape(predicate).as_array().is_some_and(|a| a.dtype.class() == NumberClass::Pred);
-            let side = self.taken[predicate].trailing_zeros();
-            let side = if is_pred { (side == 1).to_string() } else { side.to_string() };
+            let missed = (0..self.n_sides[predicate]).filter(|side| self.taken[predicate] >> side & 1 == 0);
+            let missed: Vec<String> = match is_pred {
+                true => missed.map(|side| (side == 1).to_string()).collect(),
+                false => missed.map(|side| side.to_string()).collect(),
+            };
             let comma = if number == 0 { "" } else { "," };
-            let _ = write!(out, "{comma} %{} ({side})", module.inst_name(inst));
+            let _ = write!(out, "{comma} %{} (never {})", module.inst_name(inst), missed.join(", "));
         }
-        let more = one_sided.len().saturating_sub(MAX_NAMED);
+        let more = missing.len().saturating_sub(MAX_NAMED);
         let _ = writeln!(
             out,
             "{}; --draw and --trials reach more",
