@@ -32,6 +32,7 @@ GIB = 1 << 30
         (" 1.5 GiB ", GIB * 3 // 2),
         ("1_000 kB", 10**6),
         ("0.5TB", 5 * 10**11),
+        ("1,500 MB", 1500 * 10**6),
         ("1e3MiB", 1000 << 20),
     ],
 )
@@ -62,6 +63,9 @@ def test_sizes_are_numbers_or_have_a_unit(given, n_bytes):
         ("much", ValueError, "found 'much'"),
         ("", ValueError, "found ''"),
         ("nanGB", ValueError, "found 'nanGB'"),
+        ("1,5GB", ValueError, "found '1,5GB'"),
+        ("1,,500GB", ValueError, "found '1,,500GB'"),
+        ("1_GB", ValueError, "found '1_GB'"),
     ],
 )
 def test_what_is_no_size_is_refused(given, error, message):

@@ -540,6 +540,15 @@ def test_passes_end() -> None:
         module.run("cse,dce", timeout_s=0)
 
 
+def test_words_are_not_empty() -> None:
+    module = Module.parse(LOOP)
+    for said in ({"passes": " "}, {"preset": ""}, {"passes": "dce", "machine": ""}, {"passes": "dce", "device": ""}):
+        with pytest.raises(UsageError, match="expected a name, found"):
+            module.run(**said)
+    with pytest.raises(TypeError, match="path: expected a path, found 4 of type int"):
+        Module.read(4)
+
+
 def test_an_evaluation_ends() -> None:
     forever = LOOP.replace("direction=LT", "direction=GE").replace("s32[] constant(0)", "s32[] constant(4)")
     module = Module.parse(forever)

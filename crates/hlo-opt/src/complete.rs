@@ -4,6 +4,7 @@ use crate::Failure;
 use crate::arguments::CountArgs;
 use crate::console::Console;
 use crate::dump::{partitioner_input, stage_of};
+use crate::folder::Wanted;
 use crate::input::{Loaded, Part, Source, load_one};
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::counts::{CountsError, find_counts};
@@ -28,6 +29,8 @@ pub(crate) enum Takes {
     PerDevice,
     /// The program of each device alone: a global one is refused afterwards.
     PerDeviceAlone,
+    /// The program of all devices together, or of one.
+    Global,
     /// The program of each device, or of all devices together.
     Any,
     /// As `Any`; nothing is said of what the module is taken for.
@@ -44,7 +47,8 @@ pub(crate) fn read_completed(
     takes: Takes,
     console: &mut Console<'_>,
 ) -> Result<(Source, Loaded), Failure> {
-    let source = Source::read(file, console)?;
+    let wanted = if takes == Takes::Global { Wanted::Global } else { Wanted::PerDevice };
+    let source = Source::read(file, wanted, console)?;
     let mut loaded = source.load(source.whole(), console.has_color)?;
     complete(&source, source.whole(), &mut loaded, (counts, takes), console)?;
     Ok((source, loaded))
@@ -89,10 +93,10 @@ fn tell(module: &Module, decision: ProgramDecision, takes: Takes, console: &mut 
         (ProgramKind::Global, Takes::Any) if decision.is_surprising() => {
             console.say(&format!("note: {GLOBAL}: {reason}; --program per-device if it is partitioned\n"));
         }
-        (ProgramKind::PerDevice, Takes::PerDevice | Takes::PerDeviceAlone | Takes::Any) if decision.is_surprising() => {
+        (ProgramKind::PerDevice, Takes::PerDevice | Takes::PerDeviceAlone | Takes::Any | Takes::Global) if decision.is_surprising() => {
             console.say(&format!("note: taken as the program of each device: {reason}; --program global if its values are whole\n"));
         }
-        (ProgramKind::OneDevice | ProgramKind::PerDevice, _) | (ProgramKind::Global, Takes::PerDeviceAlone | Takes::Any) => {}
+        (ProgramKind::OneDevice | ProgramKind::PerDevice, _) | (ProgramKind::Global, Takes::PerDeviceAlone | Takes::Any | Takes::Global) => {}
     }
 }
 

@@ -45,6 +45,15 @@ struct Candidate {
     n_params: usize,
 }
 
+/// Which of a step's modules is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// The program of each device.
+    PerDevice,
+    /// The program from before XLA's partitioner, of all devices together or of one.
+    Global,
+}
+
 /// When XLA dumped a module, by the file's name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -76,15 +85,28 @@ impl Stage {
 }
 
 impl Candidate {
-    /// Whether it can be the program of one device: right behind XLA's partitioner, or of replicas before all passes.
-    fn is_step(&self) -> bool {
-        self.n_devices > 1
-            && match self.stage {
-                Stage::Partitioned => true,
-                Stage::Unoptimized => self.is_of_replicas && self.n_collectives > 0,
-                Stage::Unnamed => self.n_collectives > 0,
-                Stage::Other => false,
-            }
+    /// Whether it can be what is wanted. The program of each device stands right behind XLA's partitioner, or is of replicas before
+    /// all passes; what is of no replicas before all passes is of all devices.
+    fn is_step(&self, wanted: Wanted) -> bool {
+        match (wanted, self.stage) {
+            (Wanted::Global, Stage::Unoptimized) => !self.is_of_replicas,
+            (Wanted::Global, Stage::Unnamed) => self.n_collectives == 0,
+            (Wanted::Global, Stage::Partitioned | Stage::Other) => false,
+            (Wanted::PerDevice, _) if self.n_devices <= 1 => false,
+            (Wanted::PerDevice, Stage::Partitioned) => true,
+            (Wanted::PerDevice, Stage::Unoptimized) => self.is_of_replicas && self.n_collectives > 0,
+            (Wanted::PerDevice, Stage::Unnamed) => self.n_collectives > 0,
+            (Wanted::PerDevice, Stage::Other) => false,
+        }
+    }
+
+    /// Whether another step that is as large leaves open which is meant.
+    fn is_rival(&self, step: &Candidate, wanted: Wanted) -> bool {
+        let is_alike = match wanted {
+            Wanted::PerDevice => self.n_collectives > 0,
+            Wanted::Global => self.n_devices == step.n_devices,
+        };
+        is_alike && key(self) != key(step) && self.n_instructions * 2 >= step.n_instructions
     }
 }
 
@@ -93,7 +115,7 @@ impl Candidate {
 ///
 /// # Errors
 /// There is none, or another step has half as many instructions or more.
-pub(crate) fn choose(paths: &[PathBuf], console: &mut Console<'_>) -> Result<PathBuf, Failure> {
+pub(crate) fn choose(paths: &[PathBuf], wanted: Wanted, console: &mut Console<'_>) -> Result<PathBuf, Failure> {
     let shown = match paths {
         [only] => format!("`{}`", only.display()),
         several => format!("these {} paths", several.len()),
@@ -120,17 +142,19 @@ pub(crate) fn choose(paths: &[PathBuf], console: &mut Console<'_>) -> Result<Pat
     if !left_out.is_empty() {
         console.say(&format!("note: not a module, left out: {}\n", left_out.join(", ")));
     }
-    let (steps, others): (Vec<&Candidate>, Vec<&Candidate>) = found.iter().partition(|c| c.is_step());
-    let Some(step) = largest(&steps) else {
-        let what = "no program of one device: dump with --xla_dump_hlo_pass_re=spmd.*, or name one file";
+    let (steps, others): (Vec<&Candidate>, Vec<&Candidate>) = found.iter().partition(|c| c.is_step(wanted));
+    let Some(step) = largest(&steps, wanted) else {
+        let what = match wanted {
+            Wanted::PerDevice => {
+                "no program of each of several devices: dump with --xla_dump_hlo_pass_re=spmd.*, or name one file"
+            }
+            Wanted::Global => "no program from before XLA's passes: dump with --xla_dump_to, or name one file",
+        };
         let list = if others.is_empty() { String::new() } else { format!("\n{}", listed(&others, None)) };
         return Err(Failure::Usage(format!("{shown}: {n_modules} modules and {what}{list}")));
     };
     let list = listed(&steps, Some(step));
-    let is_rival = |other: &&&Candidate| {
-        other.n_collectives > 0 && key(other) != key(step) && other.n_instructions * 2 >= step.n_instructions
-    };
-    let rivals: Vec<&Candidate> = steps.iter().filter(is_rival).copied().collect();
+    let rivals: Vec<&Candidate> = steps.iter().filter(|other| other.is_rival(step, wanted)).copied().collect();
     if let Some(steady) = steady_step(step, &rivals) {
         let list = listed(&steps, Some(steady));
         console.say(&format!(
@@ -179,10 +203,15 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(names.iter().filter(is_module).map(|name| folder.join(name)).collect())
 }
 
-/// The largest with collectives, or else the largest; of one step the last.
-fn largest<'c>(steps: &[&'c Candidate]) -> Option<&'c Candidate> {
-    let largest = steps.iter().max_by_key(|c| (c.n_collectives > 0, c.n_instructions))?;
-    steps.iter().rev().find(|c| key(c) == key(largest) && c.n_collectives > 0).or(Some(largest)).copied()
+/// The largest with collectives, or else the largest; of global programs the largest of several devices, or else the largest. Of one
+/// step the last.
+fn largest<'c>(steps: &[&'c Candidate], wanted: Wanted) -> Option<&'c Candidate> {
+    let is_better = |c: &Candidate| match wanted {
+        Wanted::PerDevice => c.n_collectives > 0,
+        Wanted::Global => c.n_devices > 1,
+    };
+    let largest = steps.iter().max_by_key(|c| (is_better(c), c.n_instructions))?;
+    steps.iter().rev().find(|c| key(c) == key(largest) && is_better(c)).or(Some(largest)).copied()
 }
 
 fn listed(candidates: &[&Candidate], step: Option<&Candidate>) -> String {

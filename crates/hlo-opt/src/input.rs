@@ -3,7 +3,7 @@
 
 use crate::Failure;
 use crate::console::Console;
-use crate::folder::choose;
+use crate::folder::{Wanted, choose};
 use hlo_analysis::program_kind::{KnownProgram, ProgramDecision, decide};
 use hlo_ir::diag::{Diagnostic, Entity, SourceMap, Span};
 use hlo_ir::{CompId, InstId, Module};
@@ -89,14 +89,14 @@ pub(crate) struct Loaded {
 }
 
 impl Source {
-    /// Reads a file, or stdin for `-`; of a folder, the module of the training step.
+    /// Reads a file, or stdin for `-`; of a folder, the module of the training step that is wanted.
     ///
     /// # Errors
     /// The file cannot be read; no step or several are in the folder.
-    pub(crate) fn read(path: &Path, console: &mut Console<'_>) -> Result<Source, Failure> {
+    pub(crate) fn read(path: &Path, wanted: Wanted, console: &mut Console<'_>) -> Result<Source, Failure> {
         let stdin = Path::new("-");
         if path != stdin && path.is_dir() {
-            return Source::read(&choose(&[path.to_path_buf()], console)?, console);
+            return Source::read(&choose(&[path.to_path_buf()], wanted, console)?, wanted, console);
         }
         let (name, read) = match path == stdin {
             true => ("<stdin>".to_string(), read_capped(console.stdin)),
@@ -131,13 +131,13 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::read`].
-    pub(crate) fn of(paths: &[PathBuf], console: &mut Console<'_>) -> Result<Source, Failure> {
+    pub(crate) fn of(paths: &[PathBuf], wanted: Wanted, console: &mut Console<'_>) -> Result<Source, Failure> {
         let place = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         let mut seen = HashSet::new();
         let distinct: Vec<PathBuf> = paths.iter().filter(|path| seen.insert(place(path))).cloned().collect();
         match distinct.as_slice() {
-            [only] => Source::read(only, console),
-            several => Source::read(&choose(several, console)?, console),
+            [only] => Source::read(only, wanted, console),
+            several => Source::read(&choose(several, wanted, console)?, wanted, console),
         }
     }
 
@@ -309,6 +309,6 @@ fn other_language(bytes: &[u8]) -> Option<&'static str> {
 /// # Errors
 /// The file cannot be read or is no valid module.
 pub(crate) fn load_one(path: &Path, console: &mut Console<'_>) -> Result<Module, Failure> {
-    let source = Source::read(path, console)?;
+    let source = Source::read(path, Wanted::PerDevice, console)?;
     source.load(source.whole(), console.has_color).map(|loaded| loaded.module)
 }

@@ -8,6 +8,7 @@ use crate::arguments::{Arguments, Command};
 use crate::audit::Asked;
 use crate::complete::{Takes, complete};
 use crate::console::Console;
+use crate::folder::Wanted;
 use crate::input::{Loaded, Source};
 use crate::output_format::{self, OutputFormat};
 use crate::{Failure, evaluate, optimize};
@@ -56,7 +57,7 @@ impl OpenModule {
     /// # Errors
     /// The file cannot be read, is no valid module or contradicts the options.
     pub fn read(file: &Path, options: &[(&str, &str)]) -> Result<(OpenModule, String), Failure> {
-        in_memory(|console| OpenModule::open(Source::read(file, console)?, options, console))
+        in_memory(|console| OpenModule::open(Source::read(file, Wanted::PerDevice, console)?, options, console))
     }
 
     /// As [`OpenModule::read`] from HLO text or a proto, packed with gzip or not; `name` is for messages.

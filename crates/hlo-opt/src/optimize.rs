@@ -3,6 +3,7 @@
 use crate::arguments::{Check, Emit, OptimizeArgs};
 use crate::complete::{Takes, complete, refuse_global, refuse_per_device};
 use crate::console::Console;
+use crate::folder::Wanted;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
 use crate::machine::Chosen;
 use crate::notes::{self, Notes};
@@ -50,10 +51,10 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let source = match args.files.as_slice() {
         [] if console.stdin_is_terminal => return Err(Failure::Usage(NO_FILE.into())),
-        [] => Source::read(Path::new("-"), console)?,
+        [] => Source::read(Path::new("-"), Wanted::PerDevice, console)?,
         files => {
             input::expect_files(files)?;
-            Source::of(files, console)?
+            Source::of(files, if work.partitions() { Wanted::Global } else { Wanted::PerDevice }, console)?
         }
     };
     if args.files.is_empty() && source.is_empty() {
@@ -446,7 +447,7 @@ impl<'a> Job<'a> {
             let takes = match input {
                 _ if self.args.quiet => Takes::AnySilently,
                 Some(PresetInput::PerDevice) => Takes::PerDeviceAlone,
-                Some(PresetInput::Global) => Takes::Any,
+                Some(PresetInput::Global) => Takes::Global,
                 None if self.work.partitions() => Takes::Any,
                 None if self.args.emit.is_of_plan() => Takes::PerDeviceAlone,
                 None => Takes::PerDevice,

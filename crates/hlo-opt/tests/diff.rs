@@ -79,6 +79,30 @@ fn changed(replacements: &[(&str, &str)]) -> String {
 }
 
 #[test]
+fn ends_of_other_channels_are_a_difference() {
+    let sends = "HloModule m, num_partitions=2
+
+ENTRY e {
+  x = f32[4] parameter(0)
+  t = token[] after-all()
+  r = (f32[4], u32[], token[]) recv(t), channel_id=1
+  s = (f32[4], u32[], token[]) send(x, t), channel_id=1
+  rd = (f32[4], token[]) recv-done(r), channel_id=1
+  sd = token[] send-done(s), channel_id=1
+  ROOT y = f32[4] get-tuple-element(rd), index=0
+}
+";
+    let apart = sends.replace("send(x, t), channel_id=1", "send(x, t), channel_id=2");
+    let apart = apart.replace("send-done(s), channel_id=1", "send-done(s), channel_id=2");
+    let folder = Folder::new("ends");
+    let [a, b, c] = [("a.hlo", sends), ("b.hlo", &apart), ("c.hlo", &sends.replace("channel_id=1", "channel_id=7"))]
+        .map(|(name, text)| folder.file(name, text));
+    let (code, said) = tool(&["diff", "--exit-code", &a, &b]);
+    assert!(code == 1 && said.contains("4 changed"), "{said}");
+    assert_eq!(tool(&["diff", "--exit-code", &a, &c]).0, 0);
+}
+
+#[test]
 fn other_names_and_channels_are_no_difference() {
     let folder = Folder::new("names");
     let a = folder.file("a.hlo", MODULE);

@@ -171,7 +171,10 @@ fn of_a_folder_the_step_is_taken_and_several_steps_are_asked_about() {
     let folder = Path::new(&step).parent().expect("a folder");
     let (code, _, errors) = run(&["--pass", "dce", &folder.to_string_lossy()]);
     assert_eq!(code, 2);
-    assert!(errors.contains(": 1 modules and no program of one device: dump with --xla_dump_hlo_pass_re"), "{errors}");
+    assert!(
+        errors.contains(": 1 modules and no program of each of several devices: dump with --xla_dump_hlo_pass_re"),
+        "{errors}"
+    );
     let [one] = files("jax-0.10", "jit", ".after_spmd-partitioning.").try_into().expect("one");
     let [other] = files("jax-0.10", "pmap", ".after_spmd-partitioning.").try_into().expect("one");
     for from in [&one, &other] {
@@ -192,6 +195,14 @@ fn of_a_folder_the_step_is_taken_and_several_steps_are_asked_about() {
     assert_eq!(code, 0);
     assert!(errors.lines().any(|line| line.starts_with('*') && line.ends_with(&again)), "{errors}");
     assert!(!errors.contains(early), "{errors}");
+    // What takes programs of all devices takes the one that is there.
+    let (code, _, errors) = run(&["--preset", "auto-spmd", &folder.to_string_lossy()]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(errors.lines().any(|line| line.starts_with('*') && line.ends_with(early)), "{errors}");
+    std::fs::remove_file(folder.join(early)).expect("the copy");
+    let (code, _, errors) = run(&["--preset", "auto-spmd", &folder.to_string_lossy()]);
+    assert_eq!(code, 2, "{errors}");
+    assert!(errors.contains("no program from before XLA's passes: dump with --xla_dump_to"), "{errors}");
 }
 
 #[test]
@@ -238,7 +249,7 @@ fn of_several_files_the_step_is_taken() {
     std::fs::copy(&file, &again).expect("the copy");
     let (code, _, errors) = run(&["--pass", "dce", &file, &again]);
     assert!(
-        code == 2 && errors.contains("2 modules and no program of one device") && errors.contains("small"),
+        code == 2 && errors.contains("2 modules and no program of each of several devices") && errors.contains("small"),
         "{errors}"
     );
 }

@@ -90,6 +90,11 @@ fn a_command_that_fails_on_the_input_is_an_error() {
     let nowhere = folder.path("no/such/folder.hlo");
     assert_eq!(run(&["reduce", &module, "--while", "true", "-o", &nowhere]).status.code(), Some(1));
     assert_eq!(run(&["reduce", &module]).status.code(), Some(2));
+    let own = folder.path("own.hlo");
+    std::fs::copy(&module, &own).expect("a copy");
+    let over = run(&["reduce", &own, "--while", "true", "-o", &own]);
+    assert_eq!(over.status.code(), Some(2), "{}", said(&over));
+    assert!(said(&over).contains("expected another file than the input's"), "{}", said(&over));
 }
 
 #[test]

@@ -9,10 +9,10 @@ use crate::elementwise::{Elementwise, ElementwiseOp, Linear};
 use crate::estimate::{Estimate, N_DRAWS, Ordinary, range_of, rounded};
 use crate::settle::settle;
 use crate::term::{Arg, Extra, Head, Node, Source, TermId, Terms};
+use hlo_ir::DType;
 use hlo_ir::attrs::Comparison;
 use hlo_ir::monoid::Monoid;
-use hlo_ir::op::{ElementwiseRoutine, EvalRoutine, EvalRule};
-use hlo_ir::{DType, Opcode};
+use hlo_ir::op::{BinaryFns, ElementwiseRoutine, EvalRoutine, EvalRule, UnaryFns};
 use smallvec::SmallVec;
 
 /// Of a sum over many elements so many are computed: its other elements are as these are.
@@ -189,24 +189,24 @@ fn of_op(op: &ElementwiseOp, (term, args): (TermId, &[Arg]), of_args: &[Ordinary
     let large = range_of(op.dtype).map_or(f64::INFINITY, |(_, greatest)| f64::exp2(f64::from(greatest / 2)));
     std::array::from_fn(|k| {
         let at: SmallVec<[f64; 3]> = of_args.iter().map(|values| values[k]).collect();
-        let result = match (op.opcode, at.as_slice()) {
-            (Opcode::Convert | Opcode::StochasticConvert, [x, ..]) if op.operand_dtype == DType::Pred => {
-                f64::from(u8::from(*x > 0.0))
-            }
-            (Opcode::Convert | Opcode::StochasticConvert, [x, ..]) if is_operand_whole => {
-                if is_known[0] {
-                    *x
-                } else {
-                    whole_numbers(first.term)[k]
-                }
-            }
-            (_, at) if op.dtype == DType::Pred => {
-                return if is_operand_whole { numbers(term)[k] } else { truth(op, at) };
-            }
-            (_, at) => number(op, at),
+        let is_converted = matches!(
+            op.opcode.row().eval,
+            EvalRule::Routine(EvalRoutine::Elementwise(
+                ElementwiseRoutine::Convert | ElementwiseRoutine::StochasticConvert
+            ))
+        );
+        if op.dtype == DType::Pred {
+            return if is_operand_whole { numbers(term)[k] } else { truth(op, &at) };
+        }
+        let result = if is_converted && op.operand_dtype == DType::Pred {
+            at.first().map_or(f64::NAN, |x| f64::from(u8::from(*x > 0.0)))
+        } else if is_converted && is_operand_whole && !is_known[0] {
+            whole_numbers(first.term)[k]
+        } else {
+            number(op, &at)
         };
-        let is_of_large = at.iter().zip(is_known).any(|(x, is_known)| !is_known && x.is_finite() && x.abs() > large);
         let result = rounded(result, op.dtype);
+        let is_of_large = at.iter().zip(is_known).any(|(x, is_known)| !is_known && x.is_finite() && x.abs() > large);
         if is_of_large { finite(result) } else { result }
     })
 }
@@ -216,46 +216,90 @@ fn truth(op: &ElementwiseOp, at: &[f64]) -> f64 {
     if at.iter().any(|x| x.is_nan()) {
         return f64::NAN;
     }
-    let is_true = match (op.opcode, op.comparison, at) {
-        (Opcode::Compare, Some(comparison), &[x, y]) => match comparison {
-            Comparison::Eq => x == y,
-            Comparison::Ne => x != y,
-            Comparison::Ge => x >= y,
-            Comparison::Gt => x > y,
-            Comparison::Le => x <= y,
-            Comparison::Lt => x < y,
-        },
-        (Opcode::IsFinite, _, &[x]) => x.is_finite(),
-        (Opcode::And, _, &[x, y]) => x > 0.0 && y > 0.0,
-        (Opcode::Or, _, &[x, y]) => x > 0.0 || y > 0.0,
-        (Opcode::Xor, _, &[x, y]) => (x > 0.0) != (y > 0.0),
-        (Opcode::Not, _, &[x]) => x <= 0.0,
-        (Opcode::Select, _, &[p, x, y]) => (if p > 0.0 { x } else { y }) > 0.0,
-        _ => return f64::NAN,
+    let holds = |k: usize| at.get(k).is_some_and(|x| *x > 0.0);
+    let is_true = match function_of(op) {
+        Function::Unary(fns) => fns.pred.map(|pred| pred(holds(0))),
+        Function::Binary(fns) => fns.pred.map(|pred| pred(holds(0), holds(1))),
+        Function::Routine(ElementwiseRoutine::Compare) => op.comparison.zip(at.first().zip(at.get(1))).map(compare),
+        Function::Routine(ElementwiseRoutine::IsFinite) => at.first().map(|x| x.is_finite()),
+        Function::Routine(ElementwiseRoutine::Select) => Some(if holds(0) { holds(1) } else { holds(2) }),
+        Function::Routine(
+            ElementwiseRoutine::Abs
+            | ElementwiseRoutine::Real
+            | ElementwiseRoutine::Imag
+            | ElementwiseRoutine::Complex
+            | ElementwiseRoutine::Convert
+            | ElementwiseRoutine::StochasticConvert
+            | ElementwiseRoutine::Clamp
+            | ElementwiseRoutine::ReducePrecision
+            | ElementwiseRoutine::BitcastConvert,
+        )
+        | Function::Other => None,
     };
-    if is_true { 1.0 } else { -1.0 }
+    is_true.map_or(f64::NAN, |is_true| if is_true { 1.0 } else { -1.0 })
+}
+
+fn compare((comparison, (x, y)): (Comparison, (&f64, &f64))) -> bool {
+    match comparison {
+        Comparison::Eq => x == y,
+        Comparison::Ne => x != y,
+        Comparison::Ge => x >= y,
+        Comparison::Gt => x > y,
+        Comparison::Le => x <= y,
+        Comparison::Lt => x < y,
+    }
 }
 
 /// A real number, before it is rounded.
 fn number(op: &ElementwiseOp, at: &[f64]) -> f64 {
-    match (op.opcode.row().eval, at) {
-        (EvalRule::Unary(fns), &[x]) => fns.real.map_or(f64::NAN, |real| real(x)),
-        (EvalRule::Binary(fns), &[x, y]) => fns.real.map_or(f64::NAN, |real| real(x, y)),
-        (EvalRule::Routine(EvalRoutine::Elementwise(routine)), at) => match (routine, at) {
-            (ElementwiseRoutine::Abs, &[x]) => x.abs(),
-            (ElementwiseRoutine::Convert | ElementwiseRoutine::StochasticConvert, &[x, ..]) => x,
-            (ElementwiseRoutine::ReducePrecision, &[x]) => x,
-            (ElementwiseRoutine::Select, &[p, x, y]) if !p.is_nan() => {
-                if p > 0.0 {
-                    x
-                } else {
-                    y
-                }
-            }
-            (ElementwiseRoutine::Clamp, &[low, x, high]) if !x.is_nan() => x.max(low).min(high),
-            (_, _) => f64::NAN,
-        },
-        (_, &[x, y]) if op.linear() != Linear::No => x * y,
-        (_, _) => f64::NAN,
+    let x = |k: usize| at.get(k).copied().unwrap_or(f64::NAN);
+    match function_of(op) {
+        Function::Unary(fns) => fns.real.map_or(f64::NAN, |real| real(x(0))),
+        Function::Binary(fns) => fns.real.map_or(f64::NAN, |real| real(x(0), x(1))),
+        Function::Routine(ElementwiseRoutine::Abs) => x(0).abs(),
+        Function::Routine(
+            ElementwiseRoutine::Convert | ElementwiseRoutine::StochasticConvert | ElementwiseRoutine::ReducePrecision,
+        ) => x(0),
+        Function::Routine(ElementwiseRoutine::Select) if x(0).is_nan() => f64::NAN,
+        Function::Routine(ElementwiseRoutine::Select) => x(if x(0) > 0.0 { 1 } else { 2 }),
+        Function::Routine(ElementwiseRoutine::Clamp) if x(1).is_nan() => f64::NAN,
+        Function::Routine(ElementwiseRoutine::Clamp) => x(1).max(x(0)).min(x(2)),
+        Function::Other if op.linear() != Linear::No => x(0) * x(1),
+        Function::Routine(
+            ElementwiseRoutine::Real
+            | ElementwiseRoutine::Imag
+            | ElementwiseRoutine::Complex
+            | ElementwiseRoutine::Compare
+            | ElementwiseRoutine::IsFinite
+            | ElementwiseRoutine::BitcastConvert,
+        )
+        | Function::Other => f64::NAN,
+    }
+}
+
+/// What the op table says of an op's elements.
+enum Function {
+    Unary(UnaryFns),
+    Binary(BinaryFns),
+    Routine(ElementwiseRoutine),
+    /// A product within a dot or a convolution, or nothing that is known here.
+    Other,
+}
+
+fn function_of(op: &ElementwiseOp) -> Function {
+    match op.opcode.row().eval {
+        EvalRule::Unary(fns) => Function::Unary(fns),
+        EvalRule::Binary(fns) => Function::Binary(fns),
+        EvalRule::Routine(EvalRoutine::Elementwise(routine)) => Function::Routine(routine),
+        EvalRule::Routine(
+            EvalRoutine::Parameter
+            | EvalRoutine::Constant
+            | EvalRoutine::Shaping(_)
+            | EvalRoutine::OneArray(_)
+            | EvalRoutine::SeveralArrays(_)
+            | EvalRoutine::Structure(_)
+            | EvalRoutine::Lockstep(_),
+        )
+        | EvalRule::NotEvaluated(_) => Function::Other,
     }
 }

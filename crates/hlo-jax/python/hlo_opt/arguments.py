@@ -35,7 +35,9 @@ UNITS = {
     "TiB": 1 << 40,
 }
 
-_SIZE = re.compile(r"\s*([+-]?[0-9][0-9_,]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+_SIZE = re.compile(
+    r"\s*([+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*"
+)
 
 #: The most bytes that a limit can be: what 64 bits hold.
 MOST_BYTES = 2**63 - 1

@@ -202,6 +202,8 @@ class Module:
         In a folder of dumps, shardings of parameters that the module does not repeat (jax 0.12) are taken from the dump
         before XLA's partitioner. Messages name the file. Raises `OSError` where there is nothing at `path`.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"path: expected a path, found {path!r} of type {type(path).__name__}")
         os.stat(path)
         return cls(_native.Module.read(path, _counts(num_partitions, num_replicas)))
 
@@ -375,8 +377,8 @@ class Module:
         """
         options = _options(
             {
-                "deny": _checks("deny", deny),
-                "allow": _checks("allow", allow),
+                "deny": _checks("deny", deny) or None,
+                "allow": _checks("allow", allow) or None,
                 "machine": machine,
                 "device": device,
                 "replicated-params": replicated_params,
@@ -415,10 +417,12 @@ def _counts(num_partitions: int | None, num_replicas: int | None) -> list[tuple[
 def _options(said: Mapping[str, str | None]) -> list[tuple[str, str]]:
     """The options that something is said of."""
     for name, value in said.items():
+        called = {"pass": "passes"}.get(name, name.replace("-", "_"))
         if value is not None and not isinstance(value, str):
-            called = {"pass": "passes"}.get(name, name.replace("-", "_"))
             raise TypeError(f"{called}: expected a string, found {value!r} of type {type(value).__name__}")
-    return [(name, value) for name, value in said.items() if value]
+        if value is not None and not value.strip():
+            raise UsageError(f"{called}: expected a name, found {value!r}")
+    return [(name, value) for name, value in said.items() if value is not None]
 
 
 def _checks(name: str, checks: Any) -> str:

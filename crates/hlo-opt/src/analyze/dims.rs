@@ -19,7 +19,7 @@ const MOST_TOLD: usize = 4;
 /// An invalid input; names that do not fit the module.
 pub(super) fn run(args: &DimsArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     let names = args.names.as_deref().map(descriptions::names).transpose()?.unwrap_or_default();
-    let (source, loaded) = read_completed(&args.file, args.counts, Takes::Any, console)?;
+    let (source, loaded) = read_completed(&args.file, args.counts, Takes::Global, console)?;
     let dims = find_dims(&loaded.module, &names).map_err(|error| {
         let diags: Vec<Diagnostic> = vec![diagnostic(error)];
         Failure::Diagnostics(source.render(source.whole(), Some(&loaded), diags, console.has_color))

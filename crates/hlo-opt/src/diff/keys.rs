@@ -3,8 +3,9 @@
 use cranelift_entity::SecondaryMap;
 use hlo_ir::attrs::{Attrs, FieldMut, Marks};
 use hlo_ir::print::canonical;
-use hlo_ir::{CompId, InstId, Module, ShapeId, TextForm};
+use hlo_ir::{CompId, InstId, Module, Opcode, ShapeId, TextForm};
 use hlo_sort::SharedSort;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Numbers of a module's instructions and computations.
@@ -29,6 +30,7 @@ impl Keys {
         let module = &canonical(module, TextForm::Long);
         let mut keys = Keys { own: SecondaryMap::new(), value: SecondaryMap::new(), comp: SecondaryMap::new() };
         let mut shapes: SecondaryMap<ShapeId, u64> = SecondaryMap::new();
+        let n_sharing = sharing(module);
         for comp in module.callees_first(module.computations()) {
             let mut all: Vec<u64> = Vec::with_capacity(module.comp(comp).insts.len());
             for &inst in &module.comp(comp).insts {
@@ -42,7 +44,7 @@ impl Keys {
                     }
                     shapes[id]
                 };
-                let attrs = attributes(&instruction.attrs, &mut shape);
+                let attrs = attributes(&instruction.attrs, (instruction.opcode, &n_sharing), &mut shape);
                 let marks = marks(instruction.marks.as_deref().unwrap_or(&Marks::default()));
                 keys.own[inst] = hash((instruction.opcode, shape(instruction.shape), attrs, marks));
                 let operands: Vec<u64> = instruction.operands.iter().map(|&operand| keys.value[operand]).collect();
@@ -60,8 +62,26 @@ impl Keys {
     }
 }
 
+/// How many instructions of each opcode share a channel.
+type Sharing = HashMap<i64, BTreeMap<Opcode, i64>>;
+
+/// The instructions of each channel: a number is only a name, but not who is at its other end.
+fn sharing(module: &Module) -> Sharing {
+    let mut sharing = Sharing::new();
+    for inst in module.computations().iter().flat_map(|&comp| module.comp(comp).insts.iter().copied()) {
+        if let Attrs::Plain | Attrs::Constant(_) = &module.inst(inst).attrs {
+            continue;
+        }
+        let mut attrs = module.inst(inst).attrs.clone();
+        if let Some((_, FieldMut::OptInt(Some(channel)))) = attrs.field_mut("channel_id") {
+            *sharing.entry(*channel).or_default().entry(module.inst(inst).opcode).or_default() += 1;
+        }
+    }
+    sharing
+}
+
 /// The attributes without what is only a name: computations, numbers of channels and of shapes.
-fn attributes(attrs: &Attrs, shape: &mut dyn FnMut(ShapeId) -> u64) -> u64 {
+fn attributes(attrs: &Attrs, (opcode, sharing): (Opcode, &Sharing), shape: &mut dyn FnMut(ShapeId) -> u64) -> u64 {
     if let Attrs::Plain | Attrs::Constant(_) = attrs {
         return hash(attrs);
     }
@@ -77,10 +97,14 @@ fn attributes(attrs: &Attrs, shape: &mut dyn FnMut(ShapeId) -> u64) -> u64 {
         }
     });
     attrs.for_each_comp_mut(&mut |comp| *comp = CompId::from_u32(0));
+    let mut others: Vec<(&Opcode, &i64)> = Vec::new();
     if let Some((_, FieldMut::OptInt(channel))) = attrs.field_mut("channel_id") {
+        others.extend(channel.and_then(|channel| sharing.get(&channel)).into_iter().flatten());
         *channel = channel.map(|_| 0);
     }
-    hash((attrs, shapes))
+    // Numbers of collectives are their own: some programs give one number to several.
+    others.retain(|(other, _)| **other != opcode);
+    hash((attrs, shapes, others))
 }
 
 fn marks(marks: &Marks) -> u64 {

@@ -40,7 +40,7 @@ pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8,
     for (flag, target) in [("--dump-problem", &args.dump_problem), ("--pack", &args.pack), ("--unpack", &args.unpack)] {
         expect_no_input(flag, target.as_ref(), &[&args.file])?;
     }
-    let (source, loaded) = read_completed(&args.file, args.counts, Takes::Any, console)?;
+    let (source, loaded) = read_completed(&args.file, args.counts, Takes::Global, console)?;
     let mut module = loaded.module.clone();
     args.output.as_deref().map_or(Ok(()), check_target)?;
     let has_color = console.has_color;

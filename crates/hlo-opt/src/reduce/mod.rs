@@ -19,6 +19,7 @@ use shrink::{Search, text};
 /// Wrong usage, an invalid module, a command that does not succeed on the input or cannot be run, or a file that cannot be written.
 pub(crate) fn run(args: &ReduceArgs, console: &mut Console<'_>) -> Result<u8, Failure> {
     args.output.as_deref().map_or(Ok(()), output::check_target)?;
+    output::expect_no_input("-o", args.output.as_ref(), &[&args.file])?;
     let progress = Progress::start(console.shows_progress);
     progress.now("reading and verifying");
     let (source, loaded) = read_completed(&args.file, args.counts, Takes::AnySilently, console)?;
