@@ -12,11 +12,11 @@ use cranelift_entity::{EntityRef, SecondaryMap};
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::replication::Replication;
-use hlo_analysis::time::Machine;
 use hlo_analysis::values::{Origin, SharedCallees, Through, User, ValueId, Values};
 use hlo_cluster::{Cluster, DeviceProfile};
 use hlo_ir::cost::Costs;
 use hlo_ir::{CompId, DType, InstId, Module, Opcode, Shape};
+use hlo_mesh::Machine;
 use hlo_spmd::groupings;
 use hlo_tests::{root, samples};
 use hlo_wus::{

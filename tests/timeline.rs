@@ -3,8 +3,9 @@
 use crate::lockstep::{parse, samples};
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::memory::{memory_curve, peak_memory};
-use hlo_analysis::time::{DEFAULT_DEVICE, Lane, Machine, Span, predict, predict_timeline};
+use hlo_analysis::time::{Lane, Span, predict, predict_timeline};
 use hlo_ir::{Module, Opcode};
+use hlo_mesh::{DEFAULT_DEVICE, Machine};
 
 fn timeline(module: &Module) -> (f64, f64, Vec<Span>) {
     let frequencies = Frequencies::compute(module, FrequencyOptions::default());

@@ -7,11 +7,11 @@
 //!
 //! Cost: linear in the module, times the collectives that are open at once.
 
-use crate::time::{Members, exchange_of, members_of};
+use crate::time::{Members, members_of};
 use hashbrown::HashMap;
 use hlo_ir::op::{Begun, Flow};
 use hlo_ir::{CompId, InstId, Module};
-use hlo_sort::SharedSort;
+use hlo_mesh::Exchange;
 
 /// Two collectives that are in flight at once on several devices that belong to both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,7 +124,7 @@ impl<'m> Exchanges<'m> {
         let row = module.inst(inst).opcode.row();
         let mut found: Vec<usize> = match row.flow {
             Flow::Collective(rule) | Flow::AsyncStart(Begun::Collective(rule)) => {
-                let members = members_of(module, inst, exchange_of(rule));
+                let members = members_of(module, inst, Exchange::of(rule));
                 vec![self.number(members)]
             }
             // What continues or ends a pair was begun before.
@@ -145,7 +145,7 @@ impl<'m> Exchanges<'m> {
         for callee in module.called(inst) {
             found.extend(self.within(callee));
         }
-        found.shared_sort();
+        found.sort();
         found.dedup();
         self.of_inst.insert(inst, found.clone());
         found
@@ -156,7 +156,7 @@ impl<'m> Exchanges<'m> {
             return known.clone();
         }
         let mut all: Vec<usize> = self.module.comp(comp).insts.iter().flat_map(|&inst| self.of(inst)).collect();
-        all.shared_sort();
+        all.sort();
         all.dedup();
         self.of_comp.insert(comp, all.clone());
         all

@@ -6,10 +6,10 @@
 //! all-reduce sends as much as the reduce-scatter and the all-gather that do the same.
 
 use crate::frequency::Frequencies;
-use crate::time::{Exchange, Members, exchange_of, exchanged_bytes, members_of};
-use hlo_cluster::Collective;
+use crate::time::{Members, exchanged_bytes, members_of};
 use hlo_ir::Module;
 use hlo_ir::op::CollectiveForm;
+use hlo_mesh::Exchange;
 use std::collections::BTreeMap;
 
 /// The collectives of one run of a module.
@@ -37,7 +37,7 @@ impl Traffic {
                 let Some(rule) = row.collective.filter(|rule| !matches!(rule.form, CollectiveForm::Done(..))) else {
                     continue;
                 };
-                let exchange = exchange_of(rule);
+                let exchange = Exchange::of(rule);
                 let share = sent_share(exchange, &members_of(module, inst, exchange));
                 *traffic.n_runs.entry(row.name).or_insert(0.0) += n_runs;
                 let sent_bytes = n_runs * share * exchanged_bytes(module, inst, rule);
@@ -49,36 +49,17 @@ impl Traffic {
     }
 }
 
-/// The bytes that a device sends, for each byte of the larger side of the collective.
+/// Returns the bytes that a device sends, for each byte of the larger side of the collective.
 fn sent_share(exchange: Exchange, members: &Members) -> f64 {
-    let n = members.groups.iter().map(Vec::len).max().unwrap_or(1).max(1) as f64;
-    let others = (n - 1.0) / n;
-    match exchange {
-        Exchange::Groups(Collective::AllReduce) => 2.0 * others,
-        Exchange::Groups(Collective::ReduceScatter | Collective::AllGather) | Exchange::AllToAll => others,
-        Exchange::Groups(Collective::Reduce | Collective::Broadcast) => f64::from(n > 1.0),
-        Exchange::Permute => f64::from(members.pairs.iter().any(|(from, to)| from != to)),
+    if exchange == Exchange::Permute {
+        return f64::from(members.pairs.iter().any(|(from, to)| from != to));
     }
+    exchange.sent_share(members.groups.iter().map(Vec::len).max().unwrap_or(1).max(1) as f64)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn of_group(n: u32) -> Members {
-        Members { groups: vec![(0..n).collect()], pairs: Vec::new() }
-    }
-
-    #[test]
-    fn an_all_reduce_sends_what_its_two_halves_send() {
-        let share = |kind, n| sent_share(Exchange::Groups(kind), &of_group(n));
-        for n in [1, 2, 3, 8, 1000] {
-            let halves = share(Collective::ReduceScatter, n) + share(Collective::AllGather, n);
-            assert!((share(Collective::AllReduce, n) - halves).abs() < 1e-12, "{n}");
-        }
-        assert_eq!(share(Collective::AllReduce, 8), 1.75);
-        assert_eq!(share(Collective::Broadcast, 1), 0.0);
-    }
 
     #[test]
     fn a_device_alone_sends_nothing() {

@@ -1,13 +1,10 @@
 //! Predicted times of small modules, each beside the sum that it must be.
 
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::time::{
-    DEFAULT_DEVICE, Exchange, KernelWork, Machine, ModuleTime, Unit, Updates, instruction_cost, predict,
-    predict_as_ordered,
-};
-use hlo_cluster::Collective;
+use hlo_analysis::time::{ModuleTime, Updates, instruction_cost, predict, predict_as_ordered};
 use hlo_ir::cost::Costs;
 use hlo_ir::{DType, InstId, Module};
+use hlo_mesh::{DEFAULT_DEVICE, Exchange, KernelWork, Machine, Unit};
 
 fn parsed(text: &str) -> Module {
     match hlo_text::parse_module(text) {
@@ -143,7 +140,7 @@ fn a_collective_hides_behind_a_product() {
     let module = summed(&format!("s = f32[262144] all-reduce(g), {groups}"));
     let network = machine().network(8).expect("links");
     let all = [(0..8).collect::<Vec<u32>>()];
-    let sum_s = network.exchange(Exchange::Groups(Collective::AllReduce), &all, &[]).seconds(1048576.0);
+    let sum_s = network.exchange(Exchange::AllReduce, &all, &[]).seconds(1048576.0);
     let found = time(&module);
     assert_near(found.communication_s, sum_s);
     assert_near(found.critical_path_s, found.compute_s);

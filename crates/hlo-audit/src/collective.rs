@@ -3,11 +3,12 @@
 use crate::cost::Cost;
 use hashbrown::HashMap;
 use hlo_analysis::frequency::Frequencies;
-use hlo_analysis::time::{Exchange, Members, Network, exchange_of, exchanged_bytes, members_of};
+use hlo_analysis::time::{Members, exchanged_bytes, members_of};
 use hlo_cluster::CollectiveCost;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::op::{CollectiveForm, CollectiveRule, CollectiveSource};
 use hlo_ir::{InstId, Module};
+use hlo_mesh::{Exchange, Network};
 
 /// Arrays below this are latency alone, and XLA moves them with others: checks about bytes leave them.
 pub(crate) const SMALL_BYTES: u64 = 1 << 10;
@@ -79,7 +80,7 @@ pub(crate) fn find_collectives(module: &Module, frequencies: &Frequencies, netwo
             if matches!(rule.form, CollectiveForm::Done(..)) {
                 continue;
             }
-            let exchange = exchange_of(rule);
+            let exchange = Exchange::of(rule);
             let members = members_of(module, inst, exchange);
             let bytes = exchanged_bytes(module, inst, rule) as u64;
             let cost = costs

@@ -5,9 +5,9 @@ use crate::collective::{Collective, find_collectives};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::Frequencies;
 use hlo_analysis::replication::Replication;
-use hlo_analysis::time::{Network, SizeMismatch};
 use hlo_analysis::values::{SharedCallees, Through, ValueId, Values};
 use hlo_ir::{InstId, Module, Opcode};
+use hlo_mesh::{Network, SizeMismatch};
 use std::sync::Arc;
 
 /// What checks read.

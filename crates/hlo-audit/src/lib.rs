@@ -29,9 +29,8 @@ pub use finding::{CheckInfo, Finding, Level};
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::memory::memory_sizes;
-use hlo_analysis::time::{Machine, SizeMismatch};
 use hlo_ir::Module;
-use hlo_sort::SharedSort;
+use hlo_mesh::{Machine, SizeMismatch};
 
 /// What an audit assumes.
 #[derive(Clone, Debug)]
@@ -74,7 +73,7 @@ pub fn audit(module: &Module, options: &AuditOptions, checks: &[&CheckInfo]) -> 
     let cx = AuditCx::new(module, options)?;
     let mut findings: Vec<Finding> = checks.iter().flat_map(|check| (check.run)(&cx)).collect();
     // Instructions are numbered as they are read.
-    findings.shared_sort_by_key(|finding| finding.inst);
+    findings.sort_by_key(|finding| finding.inst);
     let mut totals = Totals { peak_bytes: memory_sizes(module).peak_bytes, ..Totals::default() };
     for collective in cx.collectives.iter().filter(|c| !c.is_of_one_device()) {
         totals.n_collectives += collective.n_runs;

@@ -10,7 +10,6 @@ use hashbrown::{HashMap, HashSet};
 use hlo_analysis::annotations::{ParamLeaf, entry_leaves};
 use hlo_analysis::values::{InstLeaf, Origin, ValueId};
 use hlo_ir::{InstId, Opcode, Scalar};
-use hlo_sort::SharedSort;
 use hlo_spmd::{Splat, find_scaling};
 use std::collections::VecDeque;
 
@@ -180,6 +179,6 @@ fn matched(mut candidates: Vec<Vec<Candidate>>) -> Vec<StatePair> {
             decided.extend((candidates[other].len() == 1).then_some(other));
         }
     }
-    pairs.shared_sort_by_key(|pair| pair.output);
+    pairs.sort_by_key(|pair| pair.output);
     pairs
 }

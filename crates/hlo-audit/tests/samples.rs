@@ -2,8 +2,8 @@
 
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::FrequencyOptions;
-use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
 use hlo_audit::{AuditOptions, CHECKS, audit};
+use hlo_mesh::{DEFAULT_DEVICE, Machine};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

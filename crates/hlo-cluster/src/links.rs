@@ -5,7 +5,6 @@
 //! apart, so that loads are one vector.
 
 use crate::topology::{Cluster, Count, Level, LevelNetwork};
-use hlo_sort::SharedSort;
 
 /// The numbered links of a cluster.
 pub(crate) struct Links<'c> {
@@ -57,7 +56,7 @@ impl<'c> Links<'c> {
     /// these flows take the link there. Returns the latency of the longest way in seconds.
     pub(crate) fn for_each_between_all(&self, group: &[u32], load: &mut impl FnMut(usize, f64)) -> f64 {
         let mut devices = group.to_vec();
-        devices.shared_sort();
+        devices.sort();
         devices.dedup();
         let mut longest_s = 0.0f64;
         // Of each entity of the level outside, the devices in it.

@@ -9,7 +9,6 @@ use crate::collective::{Algo, Collective, CollectiveCost, CostLine};
 use crate::links::Links;
 use crate::topology::Cluster;
 use crate::{torus, tree};
-use hlo_sort::SharedSort;
 
 impl Cluster {
     /// Predicted time in seconds of one collective that all `groups` run at the same time.
@@ -120,7 +119,7 @@ pub(crate) fn around(links: &Links<'_>, groups: &[(&[u32], f64)], load: &mut dyn
 /// The devices by id, turned so that the group's first comes first.
 fn ring_order(group: &[u32]) -> Vec<u32> {
     let mut order = group.to_vec();
-    order.shared_sort();
+    order.sort();
     let root = group.first().and_then(|root| order.iter().position(|d| d == root)).unwrap_or(0);
     order.rotate_left(root);
     order

@@ -7,7 +7,6 @@
 
 use crate::links::Links;
 use crate::topology::Cluster;
-use hlo_sort::SharedSort;
 
 /// Reports the loads of all groups; returns the latency of the slowest in seconds.
 pub(crate) fn all_reduce(
@@ -51,7 +50,7 @@ fn by_node(cluster: &Cluster, group: &[u32]) -> Vec<Vec<u32>> {
         n => cluster.entity[n - 2][device as usize],
     };
     let mut devices = group.to_vec();
-    devices.shared_sort();
+    devices.sort();
     devices.chunk_by(|a, b| node_of(*a) == node_of(*b)).map(<[u32]>::to_vec).collect()
 }
 
@@ -65,7 +64,7 @@ pub(crate) fn tree(n: u32, is_second: bool) -> Vec<(u32, u32)> {
     };
     // Rank 0 is the root; the others hang by their lowest set bit, highest first.
     let mut ranks: Vec<u32> = (1..n).collect();
-    ranks.shared_sort_by_key(|rank| std::cmp::Reverse(rank & rank.wrapping_neg()));
+    ranks.sort_by_key(|rank| std::cmp::Reverse(rank & rank.wrapping_neg()));
     ranks.into_iter().map(|rank| (rename(rank), rename(parent(n, rank)))).collect()
 }
 

@@ -40,7 +40,6 @@ use hlo_ir::module::UserMap;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_sort::SharedSort;
 use hlo_spmd::{
     AllReduce, ChannelIds, CollectiveChange, GroupAttrs, OwnSlice, Rewrite, find_all_reduce, find_own_slice,
 };
@@ -162,7 +161,7 @@ fn emit(
     let (reducer, channel) = view.map_or((None, None), |view| (view.to_apply, view.channel_id));
     let mut groups = slices.groups.clone();
     if view.is_some_and(|view| view.mode() == Some(GroupMode::CrossReplica)) {
-        groups.shared_sort();
+        groups.sort();
     }
     let own_channel = || channel.unwrap_or_else(|| channels.take());
     let participants = GroupAttrs::in_place_of(module, old, &groups, own_channel);

@@ -43,7 +43,6 @@ use hlo_ir::module::UserMap;
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_sort::SharedSort;
 use hlo_spmd::{Rewrite, Splat, array, check_free, find_all_reduce, find_splat};
 use indexmap::IndexSet;
 
@@ -168,7 +167,7 @@ fn find_slices(module: &Module, users: &UserMap, flat: InstId) -> Option<Result<
     if parts.len() < 2 {
         return None;
     }
-    parts.shared_sort_by_key(|part| part.range);
+    parts.sort_by_key(|part| part.range);
     let n_elems = array(module, flat)?.dims.first().copied()?;
     let starts = parts.iter().map(|part| part.range.0).chain([n_elems]);
     let ends = [0].into_iter().chain(parts.iter().map(|part| part.range.1));

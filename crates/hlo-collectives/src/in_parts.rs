@@ -1,8 +1,8 @@
 //! What the passes share that compute in parts so that collectives run meanwhile: what they are asked for, and what pays.
 
 use crate::refusal::OptionError;
-use hlo_analysis::time::Machine;
 use hlo_ir::{DType, Module};
+use hlo_mesh::Machine;
 use hlo_pass::machine::machine_of;
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{PassCx, PassError};

@@ -51,7 +51,6 @@ use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_sort::SharedSort;
 use hlo_spmd::{ChannelIds, CollectiveChange, Rewrite, is_rebuilt};
 use indexmap::IndexMap;
 
@@ -230,7 +229,7 @@ fn late_uses(
             late.push(user);
         }
     }
-    late.shared_sort_by_key(|user| position[user]);
+    late.sort_by_key(|user| position[user]);
     late.dedup();
     (!late.is_empty()).then_some(late)
 }

@@ -3,9 +3,9 @@
 //! What is said of our own kernel was not measured: it is counted from the instructions of its inner loops, and stands here to be replaced.
 
 use crate::kernel::conv_rounds;
-use hlo_analysis::time::{KernelWork, Machine};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::{ArrayShape, DType, InstId, Module};
+use hlo_mesh::{KernelWork, Machine};
 
 /// Parts of one sum at most.
 const MOST_PARTS: i64 = 128;

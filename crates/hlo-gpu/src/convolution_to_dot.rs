@@ -28,7 +28,6 @@ use crate::kernel::window_dims;
 use crate::lower::legalize::stepwise_computations;
 use crate::plan::has_library_types;
 use hlo_analysis::Preserved;
-use hlo_analysis::time::Machine;
 use hlo_ir::attrs::{
     Attrs, ConvAttrs, DimsAttrs, DotAttrs, PadAttrs, PadDim, ReshapeAttrs, SliceAttrs, SliceDim, WindowDim,
 };
@@ -36,6 +35,7 @@ use hlo_ir::cost::Costs;
 use hlo_ir::diag::Entity;
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, DType, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
+use hlo_mesh::Machine;
 use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};

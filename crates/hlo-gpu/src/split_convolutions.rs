@@ -27,12 +27,12 @@
 use crate::convolution_price::{bits_of_part, fastest_parts, own_s};
 use crate::lower::legalize::stepwise_computations;
 use hlo_analysis::Preserved;
-use hlo_analysis::time::Machine;
 use hlo_ir::attrs::{Attrs, ConvAttrs, DimsAttrs, ReduceAttrs, ReshapeAttrs};
 use hlo_ir::cost::Costs;
 use hlo_ir::diag::Entity;
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, DType, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
+use hlo_mesh::Machine;
 use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};

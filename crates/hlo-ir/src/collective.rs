@@ -5,7 +5,6 @@ use crate::groups::{DeviceGroups, GroupMode, GroupsError, ReplicaGroups};
 use crate::module::{CompId, InstId, Module};
 use crate::op::CollectiveRule;
 use crate::shape::{Dims, Shape};
-use hlo_sort::SharedSort;
 
 /// The attributes of a collective.
 #[derive(Clone, Copy, Debug)]
@@ -173,7 +172,7 @@ impl Module {
             transfer.or_else(|| attrs.collective().and_then(|c| c.channel_id))
         };
         let mut used: Vec<i64> = insts.filter_map(channel).filter(|&id| id > 0).collect();
-        used.shared_sort();
+        used.sort();
         let last = used.last().copied().unwrap_or(0);
         if last <= i64::MAX - ROOM {
             return last + 1;

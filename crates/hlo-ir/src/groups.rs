@@ -6,7 +6,6 @@
 //! (<https://openxla.org/xla/operation_semantics#allreduce>).
 
 use crate::shape::Dims;
-use hlo_sort::SharedSort;
 use std::fmt;
 
 /// The `replica_groups` attribute as written.
@@ -189,7 +188,7 @@ impl MeshGroups {
             for sub in self.axes.iter().filter(|a| a.name == *name).filter_map(|a| a.sub) {
                 cuts.extend([sub.0, sub.0.checked_mul(sub.1)?]);
             }
-            cuts.shared_sort();
+            cuts.sort();
             cuts.dedup();
             for pair in cuts.windows(2) {
                 if pair[0] <= 0 || pair[1] % pair[0] != 0 || *size % pair[1] != 0 {

@@ -8,7 +8,6 @@ use crate::attrs::{Attrs, Marks, ParameterAttrs};
 use crate::calls::KnownCalls;
 use crate::chunks::Chunks;
 pub use crate::ids::{CompId, InstId};
-use hlo_sort::SharedSort;
 
 use crate::header::Header;
 use crate::names::{Name, NamePool};
@@ -157,7 +156,7 @@ impl Module {
                 params.push((p.number, id));
             }
         }
-        params.shared_sort();
+        params.sort();
         for (i, &(number, _)) in params.iter().enumerate() {
             if number != i as i64 {
                 return Err(if number < i as i64 { number } else { i as i64 });

@@ -5,7 +5,6 @@
 
 use crate::groups::{AxisRef, IotaTile, Mesh};
 use crate::shape::Dims;
-use hlo_sort::SharedSort;
 
 /// A sharding as written.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -385,8 +384,8 @@ impl NamedSharding {
         let mut parts = self.numbered([&self.dim_axes(), &[]])?;
         let mut scopes = self.numbered([&self.manual, &self.unreduced])?;
         // The axes of each give the devices in an order of their own.
-        parts.shared_sort();
-        scopes.shared_sort();
+        parts.sort();
+        scopes.sort();
         Some(joined(parts, scopes))
     }
 

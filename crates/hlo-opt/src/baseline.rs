@@ -4,9 +4,10 @@
 //! with its collectives combined by XLA's own thresholds, which the device's profile has.
 
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::time::{Machine, ModuleTime, SizeMismatch, predict};
+use hlo_analysis::time::{ModuleTime, predict};
 use hlo_collectives::combine_as_xla;
 use hlo_ir::Module;
+use hlo_mesh::{Machine, SizeMismatch};
 use std::borrow::Cow;
 
 /// The module with its collectives combined as XLA combines them for `machine`; `None` if that changes nothing.

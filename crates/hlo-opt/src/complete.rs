@@ -4,11 +4,10 @@ use crate::Failure;
 use crate::arguments::CountArgs;
 use crate::console::Console;
 use crate::dump::{partitioner_input, stage_of};
-use crate::folder::Wanted;
 use crate::input::{Loaded, Part, Source, load_one};
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::counts::{CountsError, find_counts};
-use hlo_analysis::program_kind::{ProgramDecision, ProgramKind, decide};
+use hlo_analysis::program_kind::{DumpStage, ProgramDecision, ProgramKind, decide};
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::devices::find_n_devices;
 use hlo_ir::diag::{Diagnostic, Entity};
@@ -47,8 +46,8 @@ pub(crate) fn read_completed(
     takes: Takes,
     console: &mut Console<'_>,
 ) -> Result<(Source, Loaded), Failure> {
-    let wanted = if takes == Takes::Global { Wanted::Global } else { Wanted::PerDevice };
-    let source = Source::read(file, wanted, console)?;
+    let side = if takes == Takes::Global { DumpStage::BeforePartitioner } else { DumpStage::AfterPartitioner };
+    let source = Source::read(file, side, console)?;
     let mut loaded = source.load(source.whole(), console.has_color)?;
     complete(&source, source.whole(), &mut loaded, (counts, takes), console)?;
     Ok((source, loaded))

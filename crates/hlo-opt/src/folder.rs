@@ -3,9 +3,9 @@
 use crate::Failure;
 use crate::console::Console;
 use crate::dump::module_of;
+use hlo_analysis::program_kind::DumpStage;
 use hlo_ir::op::Effects;
 use hlo_ir::{InstId, Module};
-use hlo_sort::SharedSort;
 use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
@@ -45,15 +45,6 @@ struct Candidate {
     n_params: usize,
 }
 
-/// Which of a step's modules is asked for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// The program of each device.
-    PerDevice,
-    /// The program from before XLA's partitioner, of all devices together or of one.
-    Global,
-}
-
 /// When XLA dumped a module, by the file's name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -85,37 +76,37 @@ impl Stage {
 }
 
 impl Candidate {
-    /// Whether it can be what is wanted. The program of each device stands right behind XLA's partitioner, or is of replicas before
-    /// all passes; what is of no replicas before all passes is of all devices.
-    fn is_step(&self, wanted: Wanted) -> bool {
-        match (wanted, self.stage) {
-            (Wanted::Global, Stage::Unoptimized) => !self.is_of_replicas,
-            (Wanted::Global, Stage::Unnamed) => self.n_collectives == 0,
-            (Wanted::Global, Stage::Partitioned | Stage::Other) => false,
-            (Wanted::PerDevice, _) if self.n_devices <= 1 => false,
-            (Wanted::PerDevice, Stage::Partitioned) => true,
-            (Wanted::PerDevice, Stage::Unoptimized) => self.is_of_replicas && self.n_collectives > 0,
-            (Wanted::PerDevice, Stage::Unnamed) => self.n_collectives > 0,
-            (Wanted::PerDevice, Stage::Other) => false,
+    /// Whether it can be the step on this side of XLA's partitioner. A program of each device stands right behind the partitioner, or has
+    /// replicas and stands before all passes. Without replicas a program before all passes is of all devices.
+    fn is_step(&self, side: DumpStage) -> bool {
+        match (side, self.stage) {
+            (DumpStage::BeforePartitioner, Stage::Unoptimized) => !self.is_of_replicas,
+            (DumpStage::BeforePartitioner, Stage::Unnamed) => self.n_collectives == 0,
+            (DumpStage::BeforePartitioner, Stage::Partitioned | Stage::Other) => false,
+            (DumpStage::AfterPartitioner, _) if self.n_devices <= 1 => false,
+            (DumpStage::AfterPartitioner, Stage::Partitioned) => true,
+            (DumpStage::AfterPartitioner, Stage::Unoptimized) => self.is_of_replicas && self.n_collectives > 0,
+            (DumpStage::AfterPartitioner, Stage::Unnamed) => self.n_collectives > 0,
+            (DumpStage::AfterPartitioner, Stage::Other) => false,
         }
     }
 
     /// Whether another step that is as large leaves open which is meant.
-    fn is_rival(&self, step: &Candidate, wanted: Wanted) -> bool {
-        let is_alike = match wanted {
-            Wanted::PerDevice => self.n_collectives > 0,
-            Wanted::Global => self.n_devices == step.n_devices,
+    fn is_rival(&self, step: &Candidate, side: DumpStage) -> bool {
+        let is_alike = match side {
+            DumpStage::AfterPartitioner => self.n_collectives > 0,
+            DumpStage::BeforePartitioner => self.n_devices == step.n_devices,
         };
         is_alike && key(self) != key(step) && self.n_instructions * 2 >= step.n_instructions
     }
 }
 
-/// The file that holds the step, of folders and files: of the programs of one device the largest one with collectives, and of several of
+/// Returns the file that holds the step on a side of XLA's partitioner, of folders and files: of the programs of one device the largest one with collectives, and of several of
 /// one name the last. They are listed on stderr.
 ///
 /// # Errors
 /// There is none, or another step has half as many instructions or more.
-pub(crate) fn choose(paths: &[PathBuf], wanted: Wanted, console: &mut Console<'_>) -> Result<PathBuf, Failure> {
+pub(crate) fn choose(paths: &[PathBuf], side: DumpStage, console: &mut Console<'_>) -> Result<PathBuf, Failure> {
     let shown = match paths {
         [only] => format!("`{}`", only.display()),
         several => format!("these {} paths", several.len()),
@@ -142,19 +133,21 @@ pub(crate) fn choose(paths: &[PathBuf], wanted: Wanted, console: &mut Console<'_
     if !left_out.is_empty() {
         console.say(&format!("note: not a module, left out: {}\n", left_out.join(", ")));
     }
-    let (steps, others): (Vec<&Candidate>, Vec<&Candidate>) = found.iter().partition(|c| c.is_step(wanted));
-    let Some(step) = largest(&steps, wanted) else {
-        let what = match wanted {
-            Wanted::PerDevice => {
+    let (steps, others): (Vec<&Candidate>, Vec<&Candidate>) = found.iter().partition(|c| c.is_step(side));
+    let Some(step) = largest(&steps, side) else {
+        let what = match side {
+            DumpStage::AfterPartitioner => {
                 "no program of each of several devices: dump with --xla_dump_hlo_pass_re=spmd.*, or name one file"
             }
-            Wanted::Global => "no program from before XLA's passes: dump with --xla_dump_to, or name one file",
+            DumpStage::BeforePartitioner => {
+                "no program from before XLA's passes: dump with --xla_dump_to, or name one file"
+            }
         };
         let list = if others.is_empty() { String::new() } else { format!("\n{}", listed(&others, None)) };
         return Err(Failure::Usage(format!("{shown}: {n_modules} modules and {what}{list}")));
     };
     let list = listed(&steps, Some(step));
-    let rivals: Vec<&Candidate> = steps.iter().filter(|other| other.is_rival(step, wanted)).copied().collect();
+    let rivals: Vec<&Candidate> = steps.iter().filter(|other| other.is_rival(step, side)).copied().collect();
     if let Some(steady) = steady_step(step, &rivals) {
         let list = listed(&steps, Some(steady));
         console.say(&format!(
@@ -194,7 +187,7 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let failed = |e| Failure::File(format!("cannot read `{}`: {e}", folder.display()));
     let entries = std::fs::read_dir(folder).map_err(failed)?;
     let mut names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    names.shared_sort();
+    names.sort();
     let has_text = |name: &String| {
         let bare = name.strip_suffix(".hlo.pb");
         bare.is_some_and(|bare| names.binary_search(&format!("{bare}.txt")).is_ok())
@@ -205,10 +198,10 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 /// The largest with collectives, or else the largest; of global programs the largest of several devices, or else the largest. Of one
 /// step the last.
-fn largest<'c>(steps: &[&'c Candidate], wanted: Wanted) -> Option<&'c Candidate> {
-    let is_better = |c: &Candidate| match wanted {
-        Wanted::PerDevice => c.n_collectives > 0,
-        Wanted::Global => c.n_devices > 1,
+fn largest<'c>(steps: &[&'c Candidate], side: DumpStage) -> Option<&'c Candidate> {
+    let is_better = |c: &Candidate| match side {
+        DumpStage::AfterPartitioner => c.n_collectives > 0,
+        DumpStage::BeforePartitioner => c.n_devices > 1,
     };
     let largest = steps.iter().max_by_key(|c| (is_better(c), c.n_instructions))?;
     steps.iter().rev().find(|c| key(c) == key(largest) && is_better(c)).or(Some(largest)).copied()

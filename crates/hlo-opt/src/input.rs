@@ -3,8 +3,8 @@
 
 use crate::Failure;
 use crate::console::Console;
-use crate::folder::{Wanted, choose};
-use hlo_analysis::program_kind::{KnownProgram, ProgramDecision, decide};
+use crate::folder::choose;
+use hlo_analysis::program_kind::{DumpStage, KnownProgram, ProgramDecision, decide};
 use hlo_ir::diag::{Diagnostic, Entity, SourceMap, Span};
 use hlo_ir::{CompId, InstId, Module};
 use hlo_pass::pipeline::nearest;
@@ -89,14 +89,14 @@ pub(crate) struct Loaded {
 }
 
 impl Source {
-    /// Reads a file, or stdin for `-`; of a folder, the module of the training step that is wanted.
+    /// Reads a file, or stdin for `-`; of a folder, the module of the training step on that side of XLA's partitioner.
     ///
     /// # Errors
     /// The file cannot be read; no step or several are in the folder.
-    pub(crate) fn read(path: &Path, wanted: Wanted, console: &mut Console<'_>) -> Result<Source, Failure> {
+    pub(crate) fn read(path: &Path, side: DumpStage, console: &mut Console<'_>) -> Result<Source, Failure> {
         let stdin = Path::new("-");
         if path != stdin && path.is_dir() {
-            return Source::read(&choose(&[path.to_path_buf()], wanted, console)?, wanted, console);
+            return Source::read(&choose(&[path.to_path_buf()], side, console)?, side, console);
         }
         let (name, read) = match path == stdin {
             true => ("<stdin>".to_string(), read_capped(console.stdin)),
@@ -131,13 +131,13 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::read`].
-    pub(crate) fn of(paths: &[PathBuf], wanted: Wanted, console: &mut Console<'_>) -> Result<Source, Failure> {
+    pub(crate) fn of(paths: &[PathBuf], side: DumpStage, console: &mut Console<'_>) -> Result<Source, Failure> {
         let place = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         let mut seen = HashSet::new();
         let distinct: Vec<PathBuf> = paths.iter().filter(|path| seen.insert(place(path))).cloned().collect();
         match distinct.as_slice() {
-            [only] => Source::read(only, wanted, console),
-            several => Source::read(&choose(several, wanted, console)?, wanted, console),
+            [only] => Source::read(only, side, console),
+            several => Source::read(&choose(several, side, console)?, side, console),
         }
     }
 
@@ -309,6 +309,6 @@ fn other_language(bytes: &[u8]) -> Option<&'static str> {
 /// # Errors
 /// The file cannot be read or is no valid module.
 pub(crate) fn load_one(path: &Path, console: &mut Console<'_>) -> Result<Module, Failure> {
-    let source = Source::read(path, Wanted::PerDevice, console)?;
+    let source = Source::read(path, DumpStage::AfterPartitioner, console)?;
     source.load(source.whole(), console.has_color).map(|loaded| loaded.module)
 }

@@ -8,11 +8,11 @@ use crate::arguments::{Arguments, Command};
 use crate::audit::Asked;
 use crate::complete::{Takes, complete};
 use crate::console::Console;
-use crate::folder::Wanted;
 use crate::input::{Loaded, Source};
 use crate::output_format::{self, OutputFormat};
 use crate::{Failure, evaluate, optimize};
 use hlo_analysis::memory::peak_memory;
+use hlo_analysis::program_kind::DumpStage;
 use hlo_eval::{EvalOptions, Inputs, Outputs};
 use hlo_ir::Module;
 use hlo_ir::print::{FormChoice, PrintOptions, print_module};
@@ -57,7 +57,9 @@ impl OpenModule {
     /// # Errors
     /// The file cannot be read, is no valid module or contradicts the options.
     pub fn read(file: &Path, options: &[(&str, &str)]) -> Result<(OpenModule, String), Failure> {
-        in_memory(|console| OpenModule::open(Source::read(file, Wanted::PerDevice, console)?, options, console))
+        in_memory(|console| {
+            OpenModule::open(Source::read(file, DumpStage::AfterPartitioner, console)?, options, console)
+        })
     }
 
     /// As [`OpenModule::read`] from HLO text or a proto, packed with gzip or not; `name` is for messages.

@@ -2,8 +2,8 @@
 
 use crate::arguments::MachineArgs;
 use crate::{Failure, descriptions, registry};
-use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
 use hlo_cluster::{Cluster, NamedMachine};
+use hlo_mesh::{DEFAULT_DEVICE, Machine};
 use hlo_pass::options::OptionInfo;
 use hlo_pass::pipeline::{OptionValue, PassCall};
 use hlo_run::first_card_model;

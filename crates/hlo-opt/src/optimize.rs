@@ -3,7 +3,6 @@
 use crate::arguments::{Check, Emit, OptimizeArgs};
 use crate::complete::{Takes, complete, refuse_global, refuse_per_device};
 use crate::console::Console;
-use crate::folder::Wanted;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
 use crate::machine::Chosen;
 use crate::notes::{self, Notes};
@@ -19,6 +18,7 @@ use crate::{
 };
 use hlo_analysis::Analyses;
 use hlo_analysis::annotations::ParamFacts;
+use hlo_analysis::program_kind::DumpStage;
 use hlo_gpu::lower::LowerOptions;
 use hlo_ir::Module;
 use hlo_ir::devices::find_n_devices;
@@ -28,7 +28,6 @@ use hlo_pass::pipeline::{PassCall, PipelineError, nearest, parse_pipeline};
 use hlo_pass::report::Artifact;
 use hlo_pass::runner::{AfterPass, BoundPass, RunError, RunOptions, RunSummary, bind, run_pipeline};
 use hlo_pass::{Deadline, STACK_BYTES};
-use hlo_sort::SharedSort;
 use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
@@ -51,10 +50,14 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let source = match args.files.as_slice() {
         [] if console.stdin_is_terminal => return Err(Failure::Usage(NO_FILE.into())),
-        [] => Source::read(Path::new("-"), Wanted::PerDevice, console)?,
+        [] => Source::read(Path::new("-"), DumpStage::AfterPartitioner, console)?,
         files => {
             input::expect_files(files)?;
-            Source::of(files, if work.partitions() { Wanted::Global } else { Wanted::PerDevice }, console)?
+            Source::of(
+                files,
+                if work.partitions() { DumpStage::BeforePartitioner } else { DumpStage::AfterPartitioner },
+                console,
+            )?
         }
     };
     if args.files.is_empty() && source.is_empty() {
@@ -329,7 +332,7 @@ impl Work {
     fn check_runs(&self, wanted: &str) -> Result<(), Failure> {
         let ways = self.preset.iter().flat_map(|preset| &preset.ways.ways).flat_map(|way| &way.passes);
         let mut names: Vec<&str> = ways.chain(&self.passes).map(|pass| pass.name).collect();
-        names.shared_sort();
+        names.sort();
         names.dedup();
         if names.contains(&wanted.replace('_', "-").as_str()) {
             return Ok(());

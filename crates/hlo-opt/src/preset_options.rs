@@ -1,6 +1,6 @@
 //! The options that presets take in braces, and which of them are about what.
 
-use hlo_analysis::time::DEFAULT_DEVICE;
+use hlo_mesh::DEFAULT_DEVICE;
 use hlo_pass::options::{OptionInfo, OptionKind};
 
 /// The option of the passes that pad products and fuse, and of the preset that runs them.

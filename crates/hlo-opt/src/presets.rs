@@ -14,8 +14,8 @@ use crate::preset_options::{
 use crate::report::Pricing;
 use crate::{Failure, descriptions, registry};
 use hlo_analysis::frequency::FrequencyOptions;
-use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
 use hlo_gpu::lower::Matmul;
+use hlo_mesh::{DEFAULT_DEVICE, Machine};
 use hlo_pass::fastest::{AsCompiled, LEAST_GAIN, MemoryBound, SPARE_BYTES, Way, Ways};
 use hlo_pass::machine::{CLUSTER, DEVICE};
 use hlo_pass::options::{OptionInfo, Options};

@@ -2,7 +2,6 @@
 
 use hlo_gpu::plan::{Plan, Work};
 use hlo_run::Finished;
-use hlo_sort::SharedSort;
 
 /// One line: the runs after the first, and the first beside them; of runs of several steps the time for a step. `None` where
 /// there was one run of one step alone.
@@ -16,7 +15,7 @@ pub(crate) fn summary(finished: &Finished) -> Option<String> {
     }
     let (first, others) = finished.run_seconds.split_first()?;
     let mut sorted = others.to_vec();
-    sorted.shared_sort_by(f64::total_cmp);
+    sorted.sort_by(f64::total_cmp);
     let (least, most) = (sorted.first()?, sorted.last()?);
     let median = (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0;
     let n = sorted.len();
@@ -30,7 +29,7 @@ pub(crate) fn summary(finished: &Finished) -> Option<String> {
 /// A TSV of the entry's steps, slowest first: milliseconds, what it is, its name, bytes that it reads and writes, GB/s of them.
 pub(crate) fn steps(plan: &Plan, finished: &Finished) -> String {
     let mut rows: Vec<(f64, usize)> = finished.step_seconds.iter().copied().zip(0..).collect();
-    rows.shared_sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    rows.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     let mut text = "ms\tkind\tstep\tbytes\tGB/s\n".to_string();
     for (seconds, i) in rows {
         let step = &plan.steps[i];

@@ -9,7 +9,6 @@ use hlo_ir::axes::AxisSharding;
 use hlo_ir::infer::ShapeText;
 use hlo_ir::shape::Dims;
 use hlo_ir::{ArrayShape, InstId, Module};
-use hlo_sort::SharedSort;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -168,7 +167,7 @@ impl Picture {
         let others = (0..counts.len()).filter(|&dim| counts[dim] <= 1);
         shown.extend(others);
         let mut pair = [shown.first().copied(), shown.get(1).copied()];
-        pair.shared_sort_by_key(|dim| dim.unwrap_or(usize::MAX));
+        pair.sort_by_key(|dim| dim.unwrap_or(usize::MAX));
         let [down, right] = pair;
         let count = |dim: Option<usize>| dim.and_then(|dim| counts.get(dim)).copied().unwrap_or(1);
         let size_of =

@@ -7,7 +7,6 @@ use hlo_ir::devices::find_n_devices;
 use hlo_ir::sharding::{LeafSharding, ShardingKind, WholeMesh};
 use hlo_ir::shardy::{self, Meshes, attribute};
 use hlo_ir::{ArrayShape, InstId, Module};
-use hlo_sort::SharedSort;
 
 /// What reads the shardings of one module.
 pub(crate) struct Shardings<'m> {
@@ -140,7 +139,7 @@ impl<'m> Shardings<'m> {
         for (axis, &size) in axes.mesh.sizes.iter().enumerate() {
             // The parts of the axis that nothing names, from the outermost on.
             let mut parts: Vec<SubAxis> = named.iter().copied().filter(|part| part.axis == axis).collect();
-            parts.shared_sort_by_key(|part| part.pre);
+            parts.sort_by_key(|part| part.pre);
             let mut pre = 1;
             for part in parts {
                 if part.pre > pre {

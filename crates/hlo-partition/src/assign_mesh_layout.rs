@@ -44,14 +44,13 @@ use crate::propagate_shardings::claims::ClaimReader;
 use crate::propagate_shardings::emit::{plan_emission, texts};
 use crate::spmd_partition::{COMPUTE, ComputeRule, compute_rule, why_per_device};
 use hlo_analysis::Preserved;
-use hlo_analysis::time::Machine;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::shardy::Meshes;
+use hlo_mesh::Machine;
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Alternative, Decision};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_sort::SharedSort;
 use hlo_spmd::DependsOnItself;
 
 /// The pass as the command line knows it.
@@ -335,7 +334,7 @@ impl AssignMeshLayout {
         );
         if wanted.is_by_time {
             let (mut ways, is_all) = auto.legal(MOST_LEGAL);
-            ways.shared_sort_by(|a, b| auto.problem.rated(a).1.total_cmp(&auto.problem.rated(b).1));
+            ways.sort_by(|a, b| auto.problem.rated(a).1.total_cmp(&auto.problem.rated(b).1));
             best.is_proved = is_all && ways.len() <= wanted.most_programs;
             ways.truncate(wanted.most_programs);
             let (n_ways, order) = (ways.len(), (0..self.axes.len()).collect::<Vec<_>>());
@@ -375,7 +374,7 @@ impl AssignMeshLayout {
         let NamedClass { name, class, .. } = named;
         let axis = &self.axes[*layout.axis_of.get(&class.part)?];
         let mut values: Vec<_> = class.places.iter().map(|place| place.value).collect();
-        values.shared_sort();
+        values.sort();
         values.dedup();
         let tile_size = class.size / axis.size + i64::from(class.size % axis.size != 0);
         let first = class.places.first().map(|&place| program.place_text(place)).unwrap_or_default();

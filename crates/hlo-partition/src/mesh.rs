@@ -11,7 +11,6 @@ use hlo_ir::names::FixedHash;
 use hlo_ir::sharding::{LeafSharding, Reduction, ShardingKind};
 use hlo_ir::shardy::{self, Meshes};
 use hlo_ir::{InstId, Module};
-use hlo_sort::SharedSort;
 use indexmap::IndexMap;
 
 /// Most atoms of a mesh: a device id has fewer prime factors.
@@ -172,8 +171,8 @@ impl ModuleMesh {
         };
         let dims = said.sharding.dims.iter().map(|parts| list(parts)).collect::<Result<_, _>>()?;
         let (mut partial, mut manual) = (list(&said.sharding.unreduced)?, list(&said.sharding.manual)?);
-        partial.shared_sort();
-        manual.shared_sort();
+        partial.sort();
+        manual.sort();
         let reduction = said.sharding.reduction;
         Ok(Some(ReadSharding { sharding: ArraySharding { dims, partial }, manual, reduction }))
     }
@@ -295,7 +294,7 @@ fn prime_sizes(said: &[Said], n_devices: usize) -> Result<Vec<i64>, PartitionErr
             cuts.extend([(stride, Some(at)), (stride * part.size, Some(at))]);
         }
     }
-    cuts.shared_sort();
+    cuts.sort();
     cuts.dedup_by_key(|cut| cut.0);
     let mut sizes = Vec::new();
     for pair in cuts.windows(2) {

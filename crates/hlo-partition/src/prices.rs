@@ -7,10 +7,10 @@
 use crate::error::PartitionError;
 use crate::mesh::ModuleMesh;
 use crate::sharding::{ArraySharding, Atom, AtomList};
-use hlo_analysis::time::{DEFAULT_DEVICE, KernelWork, Machine, Network, SizeMismatch};
-use hlo_cluster::{Cluster, ClusterError, Collective, CollectiveCost};
+use hlo_cluster::{Cluster, ClusterError, CollectiveCost};
 use hlo_ir::ArrayShape;
 use hlo_ir::diag::Entity;
+use hlo_mesh::{DEFAULT_DEVICE, Exchange, KernelWork, Machine, Network, SizeMismatch};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use indexmap::IndexMap;
 use std::cell::RefCell;
@@ -99,17 +99,6 @@ pub(crate) struct TimePrices {
     known: RefCell<IndexMap<(Exchange, u64), CollectiveCost>>,
 }
 
-/// What devices do together.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Exchange {
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    AllToAll,
-    /// Each sends to the next.
-    Permute,
-}
-
 impl TimePrices {
     /// Prices on a machine with so many devices.
     ///
@@ -130,17 +119,10 @@ impl TimePrices {
         let cost = known.entry((exchange, mask)).or_insert_with(|| {
             let groups: Vec<Vec<u32>> =
                 mesh.groups(atoms).into_iter().map(|group| group.into_iter().map(|id| id as u32).collect()).collect();
-            match exchange {
-                Exchange::AllReduce => self.network.collective(Collective::AllReduce, &groups),
-                Exchange::ReduceScatter => self.network.collective(Collective::ReduceScatter, &groups),
-                Exchange::AllGather => self.network.collective(Collective::AllGather, &groups),
-                Exchange::AllToAll => self.network.all_to_all(&groups),
-                Exchange::Permute => {
-                    let pairs: Vec<(u32, u32)> =
-                        groups.iter().flat_map(|group| group.windows(2).map(|pair| (pair[0], pair[1]))).collect();
-                    self.network.permute(&pairs)
-                }
-            }
+            // Each sends to the next.
+            let next = groups.iter().flat_map(|group| group.windows(2).map(|pair| (pair[0], pair[1])));
+            let pairs: Vec<(u32, u32)> = if exchange == Exchange::Permute { next.collect() } else { Vec::new() };
+            self.network.exchange(exchange, &groups, &pairs)
         });
         cost.seconds(bytes)
     }

@@ -10,10 +10,10 @@ use crate::threads::in_threads;
 use crate::{Deadline, MEMORY_LIMIT_RULE, PassError};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::time::{Machine, ModuleTime, predict};
+use hlo_analysis::time::{ModuleTime, predict};
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
-use hlo_sort::SharedSort;
+use hlo_mesh::Machine;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The least share of the predicted time that a later way has to save, where ways change little.
@@ -318,7 +318,7 @@ impl Ways {
     /// # Errors
     /// No way that may be taken is left, or none may be left out. Ways that had no time are not left out: which ones those are is chance.
     fn failures(&self, slots: &[Slot], mut errors: Vec<(usize, RunError)>) -> Result<Vec<FailedWay>, RunError> {
-        errors.shared_sort_by_key(|(number, _)| *number);
+        errors.sort_by_key(|(number, _)| *number);
         if let Some(place) = errors.iter().position(|(_, error)| error.is_out_of_time()) {
             return Err(errors.swap_remove(place).1);
         }

@@ -2,9 +2,10 @@
 
 use crate::options::{OptionInfo, OptionKind, Options};
 use crate::{PassCx, PassError};
-use hlo_analysis::time::{DEFAULT_DEVICE, Machine, MachineError, predict};
+use hlo_analysis::time::predict;
 use hlo_ir::Module;
 use hlo_ir::diag::Entity;
+use hlo_mesh::{DEFAULT_DEVICE, Machine, MachineError};
 
 /// How the devices are wired.
 pub const CLUSTER: OptionInfo = OptionInfo {

@@ -4,7 +4,6 @@
 use crate::table::Field;
 use crate::wire::{Value, push_varint, take_field};
 use hlo_ir::{CompId, InstId, Opcode};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
@@ -85,7 +84,7 @@ fn restore_at(bytes: &[u8], fields: &[(&[Step], &[u8])], out: &mut Vec<u8>) -> u
             own.push((take_field(kept, &mut 0).map_or(0, |(number, _)| number), kept));
         }
     }
-    own.shared_sort_by_key(|(number, _)| *number);
+    own.sort_by_key(|(number, _)| *number);
     let mut n_restored = own.len();
     let mut own = own.into_iter().peekable();
     let mut counts: SmallVec<[(u32, u32); 4]> = SmallVec::new();

@@ -1,14 +1,13 @@
 //! The order of a literal's elements: that of the memory of an array with the literal's layout. Modules have row-major ones.
 
 use hlo_ir::literal::{Buffer, element_count};
-use hlo_sort::SharedSort;
 
 /// Where each of `n_elems` elements stands in memory, by row-major index, for a layout given by its dims, fastest first. `None` where
 /// the order is the same, and for what is no layout of `n_elems` elements.
 pub(crate) fn memory_places(minor_first: &[i64], dims: &[i64], n_elems: usize) -> Option<Vec<usize>> {
     let rank = dims.len();
     let mut sorted = minor_first.to_vec();
-    sorted.shared_sort();
+    sorted.sort();
     let is_order = sorted.iter().copied().eq(0..rank as i64);
     if !is_order || minor_first.iter().rev().is_sorted() || element_count(dims) != Some(n_elems) {
         return None;

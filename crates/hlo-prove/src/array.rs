@@ -6,7 +6,6 @@ use crate::store::{Segments, Store};
 use crate::term::{ArrayId, Node, Place, TermId, Terms};
 use hashbrown::{HashMap, HashSet};
 use hlo_ir::DType;
-use hlo_sort::SharedSort;
 use std::rc::Rc;
 
 /// How many terms are compared below two terms that differ.
@@ -191,7 +190,7 @@ impl Arrays {
         }
         // A term that is made for many dims serves fewer as well, not the other way round.
         if out.len() > 1 {
-            out.shared_sort_by_key(|(_, region)| std::cmp::Reverse(region.dims.len()));
+            out.sort_by_key(|(_, region)| std::cmp::Reverse(region.dims.len()));
         }
         Some(out)
     }

@@ -15,7 +15,6 @@ use crate::term::{Arg, Extra, Head, LoopId, Node, TermId, Terms};
 use hashbrown::HashMap;
 use hlo_ir::monoid::Monoid;
 use hlo_ir::{DType, Opcode};
-use hlo_sort::SharedSort;
 
 /// How many factors and sums above one another a loop's sum changes places with: beyond, they are one function.
 const MAX_DEPTH: usize = 2_000;
@@ -119,7 +118,7 @@ impl Prover {
         for value in inits {
             self.for_each_term(value, &mut |term| starts.push(term));
         }
-        starts.shared_sort();
+        starts.sort();
         starts.dedup();
         self.loop_starts.insert(id, starts);
     }
@@ -337,7 +336,7 @@ impl Prover {
                     list.swap(0, 1);
                 }
                 if self.elementwise.op(word).is_some_and(|op| op.linear() == Linear::Product) {
-                    list.shared_sort_by_key(|a| a.0);
+                    list.sort_by_key(|a| a.0);
                 }
                 Some(self.arrays.terms.apply(head, &list, &stacked.region))
             }

@@ -10,7 +10,6 @@ use hashbrown::HashMap;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::op::{CollectiveRule, CollectiveSource};
 use hlo_ir::{ArrayShape, DType, InstId, Shape};
-use hlo_sort::SharedSort;
 use std::rc::Rc;
 
 impl Prover {
@@ -162,7 +161,7 @@ impl Prover {
             }
             let mut summands = Vec::with_capacity(groups.len());
             for (mut summand, mut positions) in groups {
-                positions.shared_sort();
+                positions.sort();
                 let spread = self.spread(members, &positions);
                 let classes = self.arrays.terms.classes(summand.term);
                 summand.spread = self.arrays.terms.devices.normalize(spread, classes);

@@ -1,7 +1,6 @@
 //! What is said of devices, interned: which of them hold equal values, whose value each takes, whose values each sums.
 
 use hashbrown::HashMap;
-use hlo_sort::SharedSort;
 use std::hash::Hash;
 
 /// Which devices hold equal values: for each device the first one that holds the same.
@@ -148,7 +147,7 @@ impl Devices {
         let mut ids = Vec::with_capacity(lists.len());
         for list in lists {
             let mut list = list.clone();
-            list.shared_sort();
+            list.sort();
             ids.push(
                 self.multisets.intern(count(list.into_iter().map(|device| (device, 1)), &mut self.has_overflowed)),
             );
@@ -163,7 +162,7 @@ impl Devices {
             .iter()
             .map(|list| {
                 let mut reps: Vec<u32> = list.iter().map(|&d| self.rep(classes, d as usize)).collect();
-                reps.shared_sort();
+                reps.sort();
                 count(reps.into_iter().map(|rep| (rep, 1)), &mut false)
             })
             .collect();
@@ -192,7 +191,7 @@ impl Devices {
                         let inner = &self.multisets.values[b[device as usize] as usize];
                         all.extend(inner.iter().map(|&(d, n)| (d, times_or_most(n, times, &mut self.has_overflowed))));
                     }
-                    all.shared_sort();
+                    all.sort();
                     let id = self.multisets.intern(count(all, &mut self.has_overflowed));
                     of_set.insert(set, id);
                     id
@@ -237,7 +236,7 @@ impl Devices {
         for (p, q) in x.into_iter().zip(y) {
             let (p, q) = (&self.multisets.values[p as usize], &self.multisets.values[q as usize]);
             let mut all: Multiset = p.iter().chain(q).copied().collect();
-            all.shared_sort();
+            all.sort();
             let mut set = count(all, &mut self.has_overflowed);
             if is_idempotent {
                 set.iter_mut().for_each(|(_, n)| *n = 1);

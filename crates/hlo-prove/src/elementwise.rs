@@ -13,7 +13,6 @@ use hlo_ir::attrs::{Comparison, Word};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::op::{ElementwiseRoutine, EvalRoutine, EvalRule, IntType};
 use hlo_ir::{DType, Literal, NumberClass, Opcode};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -217,7 +216,7 @@ impl Elementwise {
             return;
         }
         if commutes(op.opcode) {
-            args.shared_sort_by(|a, b| {
+            args.sort_by(|a, b| {
                 let key = |&(term, from): &(TermId, usize)| (term, &region.at[from..from + terms.rank(term)]);
                 key(a).cmp(&key(b))
             });

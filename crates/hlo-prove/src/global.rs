@@ -17,7 +17,6 @@ use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind};
 use hlo_ir::shardy::{self, attribute};
 use hlo_ir::tile_grid::TileGrid;
 use hlo_ir::{ArrayShape, Dims, InstId, Module, Opcode, Shape};
-use hlo_sort::SharedSort;
 use std::rc::Rc;
 
 impl Prover {
@@ -68,7 +67,7 @@ impl Prover {
     fn whole_of_tiles(&mut self, value: &Value, dims: &[i64], grid: &TileGrid) -> Option<Value> {
         // The devices of each copy, in the order of the tiles.
         let mut tiles: Vec<&Dims> = grid.of_device.iter().collect();
-        tiles.shared_sort();
+        tiles.sort();
         tiles.dedup();
         let n_copies = grid.copy_of_device.iter().map(|&copy| copy as usize + 1).max()?;
         let mut groups = vec![vec![u32::MAX; tiles.len()]; n_copies];

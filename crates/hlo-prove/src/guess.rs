@@ -7,7 +7,6 @@ use crate::prover::Prover;
 use crate::segment::{Coords, Dim, Region};
 use crate::term::{ArrayId, LoopId, TermId};
 use hashbrown::{HashMap, HashSet};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -58,7 +57,7 @@ impl Prover {
                     start.is_some_and(|start| self.arrays.is_equal(&start, init))
                 });
                 let leaf_of = |parts: &Parts| parts.iter().flatten().map(|part| part.0).find(|&leaf| leaf != OWN);
-                found.shared_sort_by_key(|parts| leaf_of(parts).is_some_and(|leaf| taken.contains(&leaf)));
+                found.sort_by_key(|parts| leaf_of(parts).is_some_and(|leaf| taken.contains(&leaf)));
                 taken.extend(found.first().and_then(leaf_of));
                 queue.extend(found.into_iter().rev());
             }
@@ -259,7 +258,7 @@ fn steps_to(gap: &[i64], whole: &Region, is_bounded: bool) -> Option<i64> {
     let mut rest = Coords::from_slice(gap);
     let mut places = 0;
     let mut dims: Vec<&Dim> = whole.dims.iter().collect();
-    dims.shared_sort_by(|a, b| b.step[1..].cmp(&a.step[1..]));
+    dims.sort_by(|a, b| b.step[1..].cmp(&a.step[1..]));
     for dim in dims {
         let Some(c) = (1..dim.step.len()).find(|&c| dim.step[c] != 0) else { continue };
         let n = rest[c - 1].div_euclid(dim.step[c]);

@@ -1,9 +1,9 @@
-//! What a term is for some ordinary inputs, in numbers: the check behind the estimates of `finite`.
+//! Computes terms for some ordinary inputs: the check behind the estimates of `finite`.
 //!
-//! Constants push a number over an end of its type, or cancel what depends on inputs, in as many ways as there are ops:
-//! `min(max(s, 3), 2) - 2` is zero, and so is `1 - tanh(20·s)` for half of all `s`. So a factor is computed, rounded as a
-//! program rounds, for numbers near one in the place of each leaf. A NaN stands for what is not known. It speaks against no
-//! factor: a product with a NaN is one, wherever the sum stands.
+//! Constants make a factor zero or infinite in as many ways as there are ops: `min(max(s, 3), 2) - 2` is zero, and so is
+//! `1 - tanh(20·s)` for half of all `s`. Bounds op by op miss most of these ways. So the prover computes the factor for
+//! [`N_DRAWS`] numbers near one in each leaf, rounded to the type of each op. A NaN means that the number is not known. It
+//! does not speak against a factor, because the product with a NaN is a NaN on both sides of the rule.
 
 use crate::elementwise::{Elementwise, ElementwiseOp, Linear};
 use crate::estimate::{Estimate, N_DRAWS, Ordinary, range_of, rounded};
@@ -127,7 +127,7 @@ fn moved(of_term: Ordinary, by: impl Iterator<Item = i64>) -> Ordinary {
     std::array::from_fn(|k| of_term[(k + by) % N_DRAWS])
 }
 
-/// How many numbers a sum adds up of an argument.
+/// Returns how many numbers of an argument a sum adds up.
 fn n_summed(terms: &Terms, arg: &Arg) -> f64 {
     let Extra::Extent(extent) = terms.extra_of(arg.extra) else { return 1.0 };
     let on_device: f64 = extent.reduce.iter().map(|(n_steps, _)| *n_steps as f64).product();
@@ -135,7 +135,7 @@ fn n_summed(terms: &Terms, arg: &Arg) -> f64 {
     on_device * of_devices
 }
 
-/// A sum of so many numbers. What has either sign grows as a random walk does.
+/// Sums so many numbers. Summands of both signs grow as a random walk does.
 fn over_extent(monoid: Monoid, summand: Ordinary, n: f64) -> Ordinary {
     if n <= 1.0 {
         return summand;
@@ -160,7 +160,7 @@ fn joined(monoid: Monoid, a: f64, b: f64) -> f64 {
     }
 }
 
-/// A sum of summands in any order. What is less than a rounding of the largest may be lost.
+/// Adds summands in any order. A total below one rounding of the largest summand counts as zero.
 fn sum(monoid: Monoid, dtype: DType, of_args: &[Ordinary]) -> Ordinary {
     std::array::from_fn(|k| {
         let parts = of_args.iter().map(|values| values[k]);
@@ -171,7 +171,7 @@ fn sum(monoid: Monoid, dtype: DType, of_args: &[Ordinary]) -> Ordinary {
     })
 }
 
-/// What grows over the end of a type because sums do says nothing of ordinary inputs.
+/// Drops an overflow that comes of the length of a sum: it says nothing of ordinary inputs.
 fn finite(x: f64) -> f64 {
     if x.is_finite() { x } else { f64::NAN }
 }
@@ -277,7 +277,7 @@ fn number(op: &ElementwiseOp, at: &[f64]) -> f64 {
     }
 }
 
-/// What the op table says of an op's elements.
+/// An op's entry in the op table, as far as it says what the op makes of one element.
 enum Function {
     Unary(UnaryFns),
     Binary(BinaryFns),

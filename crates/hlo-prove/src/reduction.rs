@@ -10,7 +10,6 @@ use crate::term::ArrayId;
 use hlo_ir::attrs::DotAttrs;
 use hlo_ir::monoid::Monoid;
 use hlo_ir::{DType, Literal, Opcode};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 /// The parts of an array that are summed into one region of the result.
@@ -87,7 +86,7 @@ impl Prover {
                 let is_kept = |d: &&Dim| d.step[0] != 0;
                 let mut steps: Vec<(i64, Coords)> =
                     region.dims.iter().filter(is_kept).map(|d| (d.step[0], part(&d.step, 2, rank))).collect();
-                steps.shared_sort_by_key(|(place, _)| std::cmp::Reverse(*place));
+                steps.sort_by_key(|(place, _)| std::cmp::Reverse(*place));
                 let summed = region.dims.iter().filter(|d| d.step[0] == 0 && d.n != 1);
                 summands.push(Summand {
                     term,
@@ -163,7 +162,7 @@ fn cut_alike(parts: Vec<(usize, Region)>) -> Vec<(usize, Region)> {
     let Some(runs) = runs else { return parts };
     let mut borders: Vec<i64> =
         parts.iter().zip(&runs).flat_map(|((_, region), (_, n))| [region.at[0], region.at[0] + n]).collect();
-    borders.shared_sort();
+    borders.sort();
     borders.dedup();
     let mut out = Vec::with_capacity(parts.len());
     for ((segment, mut region), (dim, n)) in parts.into_iter().zip(runs) {
@@ -208,7 +207,7 @@ fn cut_in_grid(parts: Vec<(usize, Region)>, kept: &[i64], places: &[i64]) -> Opt
         }
         let ends = parts.iter().zip(&along).flat_map(|((_, r), &(_, n))| [start_of(r), start_of(r) + n]);
         let mut borders: Vec<i64> = ends.collect();
-        borders.shared_sort();
+        borders.sort();
         borders.dedup();
         let mut out = Vec::with_capacity(parts.len());
         for ((segment, mut region), (dim, n)) in parts.into_iter().zip(along) {
@@ -269,7 +268,7 @@ fn group(parts: Vec<(usize, Region)>, n_kept: i64) -> Option<Vec<Group>> {
         let mut kept = Region { at: Coords::from_slice(&[region.at[0]]), dims: SmallVec::new() };
         kept.dims = region.dims.iter().filter(|d| d.step[0] != 0).cloned().collect();
         kept.dims.iter_mut().for_each(|d| d.step.truncate(1));
-        kept.dims.shared_sort_by(|a, b| b.step.cmp(&a.step));
+        kept.dims.sort_by(|a, b| b.step.cmp(&a.step));
         match groups.iter_mut().find(|g| g.kept == kept) {
             Some(group) => group.parts.push((segment, region)),
             None => groups.push(Group { kept, parts: vec![(segment, region)] }),

@@ -5,7 +5,6 @@
 //! of any dim, a transpose and a broadcast are one segment each. What moves elements is [`refine`], and nothing else.
 
 use crate::ids::TermId;
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
 
@@ -105,7 +104,7 @@ impl Region {
             return;
         }
         self.turn(0);
-        self.dims.shared_sort_by(|a, b| b.step.cmp(&a.step));
+        self.dims.sort_by(|a, b| b.step.cmp(&a.step));
         let mut k = 0;
         while k + 1 < self.dims.len() {
             let (outer, inner) = (&self.dims[k], &self.dims[k + 1]);
@@ -202,7 +201,7 @@ fn fit(segment: &Region, digits: &[i64], region: &mut Region, key: usize) -> Fit
     let mut levels: SmallVec<[(usize, i64); 4]> = SmallVec::from_elem((usize::MAX, 0), region.dims.len());
     let mut used: SmallVec<[i64; 4]> = SmallVec::from_slice(digits);
     let mut order: SmallVec<[usize; 4]> = (0..region.dims.len()).collect();
-    order.shared_sort_by_key(|&j| region.dims[j].step[key]);
+    order.sort_by_key(|&j| region.dims[j].step[key]);
     for (nth, &j) in order.iter().enumerate() {
         let (n, step) = (region.dims[j].n, region.dims[j].step[key]);
         if step == 0 || n <= 1 {
@@ -292,7 +291,7 @@ pub(crate) fn normalize(segments: &mut Vec<Segment>) {
     if segments.len() < 2 {
         return;
     }
-    segments.shared_sort_by(|a, b| a.region.at.cmp(&b.region.at));
+    segments.sort_by(|a, b| a.region.at.cmp(&b.region.at));
     loop {
         let before = segments.len();
         if before == 1 {
@@ -318,7 +317,7 @@ pub(crate) fn normalize(segments: &mut Vec<Segment>) {
 /// Makes one segment of all that have a term, if they lie side by side at equal distances: columns, one from each device.
 fn add_dims(segments: &mut Vec<Segment>) {
     let mut by_term: Vec<usize> = (0..segments.len()).collect();
-    by_term.shared_sort_by_key(|&k| (segments[k].term, k));
+    by_term.sort_by_key(|&k| (segments[k].term, k));
     let mut gone = vec![false; segments.len()];
     let mut grown: Vec<(usize, Dim)> = Vec::new();
     for group in by_term.chunk_by(|&a, &b| segments[a].term == segments[b].term) {

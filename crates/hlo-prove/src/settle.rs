@@ -1,10 +1,10 @@
-//! Facts about a term that come from those about what it is made of.
+//! Computes a fact about a term from the facts about its arguments.
 
 use crate::term::{Node, TermId, Terms};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-/// What is kept of a term, made first of what it is made of.
+/// Returns the kept fact of a term. Computes those of its arguments first.
 pub(crate) fn settle<T: Copy>(
     terms: &mut Terms,
     term: TermId,
@@ -31,7 +31,7 @@ pub(crate) fn settle<T: Copy>(
     kept(terms).get(&term).copied()
 }
 
-/// The terms that a node is made of, as far as what is kept of it needs them.
+/// Returns the terms that a node is made of, as far as a kept fact needs them.
 fn inner_of(node: &Node) -> SmallVec<[TermId; 4]> {
     match node {
         Node::Element(of, _) => SmallVec::from_slice(&[*of]),

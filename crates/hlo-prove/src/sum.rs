@@ -11,7 +11,6 @@ use crate::segment::{Coords, Dim, Region, Segment};
 use crate::term::{Arg, Extent, Extra, Head, Node, TermId, Terms};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::{DType, Literal};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 /// A plain sum with more summands than this is not taken apart within another one.
@@ -151,7 +150,7 @@ impl Elementwise {
                 return segment(region, only.term, &only);
             }
         }
-        flat.shared_sort_by(|a, b| {
+        flat.sort_by(|a, b| {
             (a.term, &a.reduce, a.spread, &a.at, &a.steps).cmp(&(b.term, &b.reduce, b.spread, &b.at, &b.steps))
         });
         let mut all = crate::elementwise::places(region);
@@ -274,7 +273,7 @@ impl Elementwise {
             };
             let mut args = args;
             if self.op(word).is_some_and(|op| op.linear() == Linear::Product) {
-                args.shared_sort_by_key(|a| a.0);
+                args.sort_by_key(|a| a.0);
             }
             let product = terms.apply(Head::Elementwise(word), &args, &sum.region);
             terms.mark(product.term, Rules::of(Rule::ScalarFactor));
@@ -346,7 +345,7 @@ fn count_equal(terms: &mut Terms, monoid: Monoid, flat: &mut Vec<Summand>) -> bo
     fn key(s: &Summand) -> impl Ord + '_ {
         (s.term, &s.at, &s.reduce, &s.steps)
     }
-    flat.shared_sort_by(|a, b| key(a).cmp(&key(b)).then(a.spread.cmp(&b.spread)));
+    flat.sort_by(|a, b| key(a).cmp(&key(b)).then(a.spread.cmp(&b.spread)));
     flat.dedup_by(|next, last| {
         let is_equal = key(last) == key(next);
         if is_equal {
@@ -400,7 +399,7 @@ fn tidy(terms: &mut Terms, monoid: Monoid, summand: &mut Summand) {
 }
 
 fn tidy_steps(reduce: &mut SmallVec<[(i64, Coords); 1]>) {
-    reduce.shared_sort_by(|a, b| b.1.cmp(&a.1));
+    reduce.sort_by(|a, b| b.1.cmp(&a.1));
     let mut k = 0;
     while k + 1 < reduce.len() {
         let (outer, inner) = (&reduce[k], &reduce[k + 1]);
@@ -421,7 +420,7 @@ fn join_all(flat: &mut Vec<Summand>) -> bool {
     }
     // In the order in which the elements are read, whatever coordinate comes first.
     let place = |s: &Summand| s.at.iter().sum::<i64>();
-    flat.shared_sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
+    flat.sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
     // Only summands of one term over the same devices are ever joined.
     if flat.windows(2).all(|pair| (pair[0].term, pair[0].spread) != (pair[1].term, pair[1].spread)) {
         return false;
@@ -430,7 +429,7 @@ fn join_all(flat: &mut Vec<Summand>) -> bool {
     cut_by_rows(flat);
     add_steps(flat);
     // Rows cut along one step may go on along another, which is then the only step left.
-    flat.shared_sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
+    flat.sort_by(|a, b| (a.term, a.spread, place(a), &a.at).cmp(&(b.term, b.spread, place(b), &b.at)));
     join_neighbours(flat);
     cut_by_rows(flat);
     add_steps(flat);
@@ -459,7 +458,7 @@ fn add_steps(flat: &mut Vec<Summand>) {
     let place = |s: &Summand| s.at.iter().sum::<i64>();
     loop {
         let n = flat.len();
-        flat.shared_sort_by(|a, b| {
+        flat.sort_by(|a, b| {
             (a.term, a.spread, &a.steps, &a.reduce, place(a), &a.at).cmp(&(
                 b.term,
                 b.spread,
@@ -530,7 +529,7 @@ fn boxes_by_rows(group: &[Summand]) -> Option<Vec<Summand>> {
     let mut basis: Vec<Coords> = group.iter().flat_map(|s| s.reduce.iter().map(|r| r.1.clone())).collect();
     // Rows that come one by one say by their distance what a step is.
     for _ in 0..4 {
-        basis.shared_sort_by_key(|step| (std::cmp::Reverse(step.iter().sum::<i64>()), step.clone()));
+        basis.sort_by_key(|step| (std::cmp::Reverse(step.iter().sum::<i64>()), step.clone()));
         basis.dedup();
         let is_open = |gap: &Coords| offsets_along(gap.clone(), &basis).1.iter().any(|&r| r != 0);
         if !group.iter().any(|summand| is_open(&gap(first, summand))) {
@@ -606,7 +605,7 @@ fn gap(first: &Summand, summand: &Summand) -> Coords {
 /// How many of each step lead how far, and what is left.
 fn offsets_along(mut gap: Coords, basis: &[Coords]) -> (Vec<i64>, Coords) {
     let mut order: Vec<usize> = (0..basis.len()).collect();
-    order.shared_sort_by(|&a, &b| basis[b].cmp(&basis[a]));
+    order.sort_by(|&a, &b| basis[b].cmp(&basis[a]));
     let mut offsets = vec![0; basis.len()];
     for k in order {
         let Some(c) = basis[k].iter().position(|&s| s != 0) else { continue };
@@ -623,7 +622,7 @@ fn rows_of(boxes: &[Box], dim: usize) -> Option<Vec<Box>> {
         return (boxes.len() == 1).then(|| vec![Vec::new()]);
     }
     let mut borders: Vec<i64> = boxes.iter().flat_map(|b| [b[dim].0, b[dim].1]).collect();
-    borders.shared_sort();
+    borders.sort();
     borders.dedup();
     let mut slabs: Vec<((i64, i64), Vec<Box>)> = Vec::new();
     for pair in borders.windows(2) {

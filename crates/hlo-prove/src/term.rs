@@ -18,7 +18,6 @@ use crate::store::{short, wide};
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::{DType, Literal, Scalar};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -510,13 +509,13 @@ impl Terms {
     /// An application whose variables are given.
     pub(crate) fn apply_mapped(&mut self, head: Head, mut args: Vec<Arg>) -> TermId {
         match head {
-            Head::Elementwise(word) if self.commutative.contains(&word) => args.shared_sort_by_key(|arg| arg.term),
+            Head::Elementwise(word) if self.commutative.contains(&word) => args.sort_by_key(|arg| arg.term),
             Head::Sum(..) => {
                 let extent = |arg: &Arg| match self.extra_of(arg.extra) {
                     Extra::Extent(extent) => Some(extent),
                     Extra::None | Extra::Moves(_) | Extra::Inner(_) => None,
                 };
-                args.shared_sort_by(|a, b| (a.term, extent(a)).cmp(&(b.term, extent(b))));
+                args.sort_by(|a, b| (a.term, extent(a)).cmp(&(b.term, extent(b))));
             }
             Head::Elementwise(_)
             | Head::Moved
@@ -627,7 +626,7 @@ impl Terms {
         // The oldest that fits, whatever the order in the table.
         let terms = self.patterns.iter_hash(wide(hash)).filter(|entry| entry.0 == hash).map(|entry| entry.1);
         let mut terms: SmallVec<[TermId; 4]> = terms.collect();
-        terms.shared_sort();
+        terms.sort();
         terms.into_iter().find_map(|term| {
             let Node::Apply(own, mapped) = self.node(term) else { return None };
             let is_arg =

@@ -14,7 +14,6 @@ use hlo_ir::factors::{FactorId, FactorRole, FactorSet, TensorFactors, find_facto
 use hlo_ir::monoid::Monoid;
 use hlo_ir::op::FactorRule;
 use hlo_ir::{ArrayShape, DType, Dims, InstId, Module, Shape};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -157,7 +156,7 @@ impl Prover {
         let mut args = vec![(iota, Terms::NO_EXTRA, 1)];
         for (operand, parts) in operands.iter().enumerate() {
             let mut parts: Vec<&(TermId, Region)> = parts.iter().collect();
-            parts.shared_sort_by_key(|(_, r)| r.at[0]);
+            parts.sort_by_key(|(_, r)| r.at[0]);
             for (term, part) in parts {
                 let rank = self.arrays.terms.rank(*term);
                 let mut inner = Region { at: Coords::from_slice(&[part.at[0]]), dims: SmallVec::new() };

@@ -7,7 +7,6 @@ use crate::op::{Conv, DimList, Dims, DotDims, Op, Unary, Window};
 use crate::rule::Rule;
 use crate::size::Size;
 use crate::term::{Args, TermId, Terms};
-use hlo_sort::SharedSort;
 use smallvec::{SmallVec, smallvec};
 use std::collections::BTreeMap;
 
@@ -157,7 +156,7 @@ fn dot(terms: &mut Terms, pairs: &DotDims, args: &Args, k: usize, flow: TermId) 
     let inner = |is_right: bool| -> Vec<u8> {
         let turned = |pair: &(u8, u8)| if is_right { (pair.1, pair.0) } else { *pair };
         let mut pairs: Vec<(u8, u8)> = pairs.contract.iter().map(turned).collect();
-        pairs.shared_sort();
+        pairs.sort();
         pairs.into_iter().map(|pair| pair.1).collect()
     };
     let numbered = |dims: &DimList, start: usize| -> Vec<(u8, u8)> {

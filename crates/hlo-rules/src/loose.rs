@@ -8,7 +8,6 @@ use crate::op::Op;
 use crate::rule::Rule;
 use crate::size::{Size, Sym};
 use crate::term::{TermId, Terms};
-use hlo_sort::SharedSort;
 
 /// Number of a dim's label.
 type Label = usize;
@@ -71,7 +70,7 @@ fn kind(terms: &Terms, term: TermId) -> String {
     }
     let mut args: Vec<String> = node.args.iter().map(|&a| kind(terms, a)).collect();
     if node.op.is_commutative() {
-        args.shared_sort();
+        args.sort();
     }
     format!("{}({})", node.op.name(), args.join(","))
 }
@@ -106,10 +105,10 @@ impl<'r> Writer<'r> {
         for (monomial, n) in size.parts() {
             let place = |s: &Sym| self.names.iter().position(|m| m == s).unwrap_or_default();
             let mut factors: Vec<usize> = monomial.iter().map(place).collect();
-            factors.shared_sort();
+            factors.sort();
             parts.push(format!("{n}{factors:?}"));
         }
-        parts.shared_sort();
+        parts.sort();
         self.out.push_str(&parts.concat());
         self.out.push(';');
     }
@@ -118,7 +117,7 @@ impl<'r> Writer<'r> {
         let known = self.inputs.iter().position(|i| i.0 == number);
         let at = known.unwrap_or_else(|| {
             let mut order: Vec<usize> = (0..labels.len()).collect();
-            order.shared_sort_by_key(|&d| labels[d]);
+            order.sort_by_key(|&d| labels[d]);
             self.inputs.push((number, order));
             self.inputs.len() - 1
         });
@@ -160,7 +159,7 @@ impl<'r> Writer<'r> {
         let mut args: Vec<(String, usize, usize)> =
             node.args.iter().enumerate().map(|(k, &a)| (kind(self.terms, a), self.first_met(a), k)).collect();
         if node.op.is_commutative() {
-            args.shared_sort();
+            args.sort();
         }
         for (_, _, k) in args {
             self.term(node.args[k], &of_args[k]);

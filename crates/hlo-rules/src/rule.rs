@@ -3,7 +3,6 @@
 use crate::op::{Op, TypeError};
 use crate::size::{Size, Sym};
 use crate::term::{TermId, Terms};
-use hlo_sort::SharedSort;
 
 /// How a rule keeps floating-point results.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -56,7 +55,7 @@ impl Rule {
                 inputs.push(number);
             }
         }
-        inputs.shared_sort();
+        inputs.sort();
         inputs
     }
 
@@ -75,7 +74,7 @@ impl Rule {
     pub fn canonical_text(&self) -> String {
         let mut inputs = self.inputs_of(&self.left);
         inputs.extend(self.inputs_of(&self.right));
-        inputs.shared_sort();
+        inputs.sort();
         inputs.dedup();
         let sides = [(&self.left, &self.right), (&self.right, &self.left)];
         let orders = permutations(&inputs);
@@ -111,7 +110,7 @@ impl Rule {
         }
         let mut args: Vec<String> = node.args.iter().map(|&a| self.term_text(a, order, names)).collect();
         if matches!(node.op, Op::Add | Op::Multiply | Op::Max) {
-            args.shared_sort();
+            args.sort();
         }
         let sizes: Vec<String> = node.op.sizes().into_iter().map(|s| size_text(s, names)).collect();
         let plain = node.op.with_sizes(&|_| Size::default());
@@ -169,10 +168,10 @@ fn size_text(size: &Size, names: &mut Vec<(Sym, String)>) -> String {
     for (monomial, n) in size.parts() {
         let mut factors: Vec<&str> =
             monomial.iter().map(|s| names.iter().find(|n| n.0 == *s).map_or("", |n| n.1.as_str())).collect();
-        factors.shared_sort();
+        factors.sort();
         parts.push(format!("{n}{}", factors.concat()));
     }
-    parts.shared_sort();
+    parts.sort();
     parts.join("+")
 }
 

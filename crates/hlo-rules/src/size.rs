@@ -1,6 +1,5 @@
 //! Sizes of dims as polynomials over named unknowns, and what can be proved of their signs.
 
-use hlo_sort::SharedSort;
 use smallvec::{SmallVec, smallvec};
 use std::fmt;
 use std::ops::{Add, Mul, Neg, Sub};
@@ -101,7 +100,7 @@ impl Size {
     /// The unknowns, each once, in order.
     pub fn unknowns(&self) -> Vec<Sym> {
         let mut all: Vec<Sym> = self.terms.iter().flat_map(|(monomial, _)| monomial.iter().copied()).collect();
-        all.shared_sort();
+        all.sort();
         all.dedup();
         all
     }
@@ -193,7 +192,7 @@ impl Mul for &Size {
         for (a, n) in &self.terms {
             for (b, m) in &other.terms {
                 let mut both: Monomial = a.iter().chain(b).copied().collect();
-                both.shared_sort();
+                both.sort();
                 product.add_part(both, n * m);
             }
         }

@@ -7,7 +7,6 @@ use crate::op::{Op, Unary};
 use crate::rule::{Label, Rule};
 use crate::size::{Size, Sym};
 use crate::term::TermId;
-use hlo_sort::SharedSort;
 use std::fmt;
 
 /// Random points for each tuple of sizes.
@@ -193,7 +192,7 @@ fn unknowns(rule: &Rule) -> Vec<Sym> {
         node.dims.iter().chain(node.op.sizes()).flat_map(Size::unknowns).collect::<Vec<_>>()
     });
     let mut syms: Vec<Sym> = sizes.collect();
-    syms.shared_sort();
+    syms.sort();
     syms.dedup();
     syms
 }

@@ -27,7 +27,7 @@ pub(crate) fn find_exchanges(program: &Program<'_>, plan: &ChosenPlan<'_>, price
         for step in &way.steps {
             let sent = prices.sent_bytes(step);
             if sent > 0.0 {
-                let all = found.entry(step.exchange.opcode()).or_insert((0.0, 0.0));
+                let all = found.entry(step.exchange.opcode().name()).or_insert((0.0, 0.0));
                 *all = (all.0 + n_runs, all.1 + n_runs * sent);
             }
         }

@@ -5,7 +5,6 @@ use crate::plan::ChosenPlan;
 use crate::program::{CutId, Program, Taker};
 use crate::state::State;
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
-use hlo_sort::SharedSort;
 
 use hlo_ir::edit::Builder;
 use hlo_ir::names::FixedHash;
@@ -160,7 +159,7 @@ impl Emission {
             }
             edited.push(module.inst(root).parent);
         }
-        edited.shared_sort();
+        edited.sort();
         edited.dedup();
         for comp in edited {
             Rewrite::new(module, comp)

@@ -1,9 +1,9 @@
 //! The catalogue of errors: why no plan is searched for, or none is found.
 
-use hlo_analysis::time::SizeMismatch;
 use hlo_cluster::ClusterError;
 use hlo_ir::diag::Entity;
 use hlo_ir::{InstId, Module, Opcode};
+use hlo_mesh::SizeMismatch;
 use hlo_pass::PassError;
 use std::fmt;
 

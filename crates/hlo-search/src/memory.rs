@@ -23,7 +23,6 @@ use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_ir::names::FixedHash;
 use hlo_ir::{CompId, InstId};
-use hlo_sort::SharedSort;
 use indexmap::IndexMap;
 use std::sync::Arc;
 
@@ -74,7 +73,7 @@ impl Lifetimes {
             spans.push((id, from, end));
         }
         let mut runs: Vec<(u32, OpId)> = program.ops.iter().map(|(id, op)| (position[op.inst], id)).collect();
-        runs.shared_sort();
+        runs.sort();
         Lifetimes { spans, runs, memory, n_moments }
     }
 
@@ -86,7 +85,7 @@ impl Lifetimes {
             let Some(own) = plan.plan(op) else { return 0 };
             let others = ends(program, op).map(|end| (end.value, end.state(own)));
             let mut others: Vec<(CutId, State)> = others.filter(|&(value, state)| state != given(value)).collect();
-            others.shared_sort();
+            others.sort();
             others.dedup();
             // What is fused lies in memory after all if it changes its state.
             let fused = |value: CutId| if self.memory.contains(value) { 0 } else { tile(value, given(value)) };

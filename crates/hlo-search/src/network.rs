@@ -16,10 +16,9 @@ use crate::tiles::Tiles;
 use crate::work::{OpWork, Work, find_work};
 use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{PrimaryMap, SecondaryMap};
-use hlo_analysis::time::Machine;
 use hlo_ir::Dims;
 use hlo_ir::names::FixedHash;
-use hlo_sort::SharedSort;
+use hlo_mesh::Machine;
 use indexmap::{IndexMap, IndexSet};
 use std::sync::Arc;
 
@@ -258,7 +257,7 @@ impl NetworkBuilder<'_, '_, '_> {
         }
         for (id, _) in program.values.iter().filter(|(_, value)| value.is_kept && !value.is_free) {
             let mut states: Vec<State> = of[id].iter().copied().collect();
-            states.shared_sort();
+            states.sort();
             let at = self.list(states);
             self.network.states[id] = self.lists[at].clone();
         }
@@ -436,7 +435,7 @@ impl NetworkBuilder<'_, '_, '_> {
         for &state in &from {
             for plan in 0..n_columns {
                 let mut wanted: Vec<State> = lists.iter().map(|list| list[plan]).collect();
-                wanted.shared_sort();
+                wanted.sort();
                 wanted.dedup();
                 let once = |to: State| self.prices.redistribution(&array, state, to);
                 let sum = wanted.into_iter().map(|to| scaled(once(to), frequency)).fold(0, Cost::saturating_add);

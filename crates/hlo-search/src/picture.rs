@@ -10,7 +10,6 @@ use crate::report::PlanReport;
 use cranelift_entity::SecondaryMap;
 use hlo_ir::factors::FactorRole;
 use hlo_ir::names::FixedHash;
-use hlo_sort::SharedSort;
 use indexmap::IndexMap;
 use std::fmt::Write;
 
@@ -117,7 +116,7 @@ fn find_boxes(program: &Program<'_>, plan: &ChosenPlan<'_>) -> (Vec<OpBox>, Inde
 fn colours_of(kinds: &IndexMap<String, usize, FixedHash>) -> Vec<&'static str> {
     let is_repeated = |kind: &str| kind.split(" / ").all(|word| word == "repeated");
     let mut order: Vec<usize> = (0..kinds.len()).collect();
-    order.shared_sort_by_key(|&kind| std::cmp::Reverse(kinds[kind]));
+    order.sort_by_key(|&kind| std::cmp::Reverse(kinds[kind]));
     let mut colours = vec![RARE; kinds.len()];
     let mut next = COLOURS.iter();
     for kind in order {

@@ -14,15 +14,14 @@
 //! Only programs whose layers stand one by one have stages: what a loop runs is one layer.
 
 use crate::mesh::SearchMesh;
-use crate::prices::{Exchange, Prices, picoseconds};
+use crate::prices::{Prices, picoseconds};
 use crate::program::{CutId, OpId, Program, Taker};
 use crate::roles::{Role, Roles};
 use crate::solver::Cost;
 use crate::stages::{StageCut, StageLayer, StageLimits, cut_stages};
 use crate::work::{OpWork, find_work};
 use cranelift_entity::{EntitySet, SecondaryMap};
-use hlo_analysis::time::{Machine, Network};
-use hlo_sort::SharedSort;
+use hlo_mesh::{Exchange, Machine, Network};
 use serde::Serialize;
 use smallvec::smallvec;
 use std::cmp::Reverse;
@@ -142,7 +141,7 @@ impl<'a, 'm> Chain<'a, 'm> {
         for id in program.values.keys().filter(|&id| roles.of_param[id] == Some(Role::Weight)) {
             weights.extend(first_with_batch(program, roles, id).map(|op| (op, id)));
         }
-        weights.shared_sort();
+        weights.sort();
         let n_layers = weights.len().min(MOST_LAYERS);
         if n_layers < 2 {
             return None;

@@ -10,7 +10,6 @@ use crate::regions::RegionId;
 use crate::solver::{Assignment, Cost};
 use crate::state::State;
 use crate::tiles::Tiles;
-use hlo_sort::SharedSort;
 
 /// What an assignment of a network's variables means.
 #[derive(Clone, Copy)]
@@ -103,7 +102,7 @@ impl<'a> ChosenPlan<'a> {
             (cost, CostOf::Redistribution(self.network.decides[pair.rows], self.network.decides[pair.columns]))
         });
         let mut all: Vec<(Cost, CostOf)> = own.chain(between).filter(|(cost, _)| *cost > 0).collect();
-        all.shared_sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+        all.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
         all
     }
 

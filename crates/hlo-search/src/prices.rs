@@ -24,45 +24,19 @@ use crate::mesh::{AxisSet, MOST_AXES, SearchMesh, axes_of};
 use crate::solver::{Cost, INFINITE};
 use crate::state::{Place, State};
 use crate::tiles::Tiles;
-use hlo_analysis::time::Network;
-use hlo_cluster::{Collective, CollectiveCost};
-use hlo_ir::Opcode;
+use hlo_cluster::CollectiveCost;
 use hlo_ir::names::FixedHash;
-use hlo_sort::SharedSort;
+use hlo_mesh::{Exchange, Network};
 use indexmap::IndexMap;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
-/// What devices do together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Exchange {
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    AllToAll,
-    Permute,
-}
-
-/// Those among groups of devices that differ along some axes.
+/// The exchanges among groups of devices that differ along some axes, in the order of [`Prices::costs`].
 const EXCHANGES: [Exchange; 4] =
     [Exchange::AllReduce, Exchange::ReduceScatter, Exchange::AllGather, Exchange::AllToAll];
 
 /// The axes that cut an array, with the dims that they cut: along a dim an earlier one is the more major.
 type CutList = SmallVec<[(u8, u8); 4]>;
-
-impl Exchange {
-    /// The opcode that does it.
-    pub(crate) fn opcode(self) -> &'static str {
-        match self {
-            Exchange::AllReduce => Opcode::AllReduce,
-            Exchange::ReduceScatter => Opcode::ReduceScatter,
-            Exchange::AllGather => Opcode::AllGather,
-            Exchange::AllToAll => Opcode::AllToAll,
-            Exchange::Permute => Opcode::CollectivePermute,
-        }
-        .name()
-    }
-}
 
 /// One exchange on the way from one state to another.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -104,7 +78,7 @@ impl Way {
 pub(crate) struct Prices<'a> {
     pub mesh: &'a SearchMesh,
     network: &'a Network,
-    /// By exchange and set of axes.
+    /// By exchange of [`EXCHANGES`], which is its number, and set of axes.
     costs: Vec<Vec<CollectiveCost>>,
     /// Of messages from neighbour to neighbour, by set of axes.
     shifts: Vec<CollectiveCost>,
@@ -142,15 +116,7 @@ impl<'a> Prices<'a> {
     /// The prices of a mesh on these links.
     pub(crate) fn new(mesh: &'a SearchMesh, network: &'a Network) -> Prices<'a> {
         debug_assert!(mesh.n_axes() <= MOST_AXES);
-        let of_axes = |exchange: Exchange, axes: AxisSet| {
-            let groups = mesh.groups(axes);
-            match exchange {
-                Exchange::AllReduce => network.collective(Collective::AllReduce, &groups),
-                Exchange::ReduceScatter => network.collective(Collective::ReduceScatter, &groups),
-                Exchange::AllGather => network.collective(Collective::AllGather, &groups),
-                Exchange::AllToAll | Exchange::Permute => network.all_to_all(&groups),
-            }
-        };
+        let of_axes = |exchange: Exchange, axes: AxisSet| network.exchange(exchange, &mesh.groups(axes), &[]);
         let sets = 1u8 << mesh.n_axes();
         let costs = EXCHANGES.iter().map(|&exchange| (0..sets).map(|axes| of_axes(exchange, axes)).collect()).collect();
         let shift = |axes: AxisSet| {
@@ -175,13 +141,7 @@ impl<'a> Prices<'a> {
 
     /// Bytes that a device sends in a step, as [`hlo_analysis::traffic`] counts them.
     pub(crate) fn sent_bytes(&self, step: &ExchangeStep) -> f64 {
-        let n = self.mesh.n_places(step.axes) as f64;
-        let others = (n - 1.0) / n;
-        match step.exchange {
-            Exchange::AllReduce => 2.0 * others * step.bytes,
-            Exchange::ReduceScatter | Exchange::AllGather | Exchange::AllToAll => others * step.bytes,
-            Exchange::Permute => step.bytes,
-        }
+        step.exchange.sent_share(self.mesh.n_places(step.axes) as f64) * step.bytes
     }
 
     /// The cost of bringing an array from one state to another, in picoseconds.
@@ -460,7 +420,7 @@ fn list_of(state: State, axes: AxisSet) -> CutList {
 /// The same list, dim by dim.
 fn sorted_by_dim(list: &CutList) -> CutList {
     let mut sorted = list.clone();
-    sorted.shared_sort_by_key(|(dim, _)| *dim);
+    sorted.sort_by_key(|(dim, _)| *dim);
     sorted
 }
 

@@ -10,10 +10,9 @@ use crate::program::{CutId, Program};
 use crate::regions::RewrittenRegion;
 use crate::solver::{Cost, INFINITE, RunnerUps};
 use crate::stack_branches::StackedBranches;
-use hlo_analysis::time::{Machine, Network};
 use hlo_ir::Module;
+use hlo_mesh::{Machine, Network};
 use hlo_pass::report::{Alternative, Decision, PassReport};
-use hlo_sort::SharedSort;
 use serde::Serialize;
 
 /// The plan and how good it is.
@@ -374,7 +373,7 @@ impl RegionReport {
 fn params_report(program: &Program<'_>, found: &Found, plan: &ChosenPlan<'_>) -> Vec<ParamReport> {
     let params: Vec<CutId> = program.values.keys().filter(|&value| program.values[value].is_param).collect();
     let mut by_size = params.clone();
-    by_size.shared_sort_by(|a, b| program.values[*b].bytes().total_cmp(&program.values[*a].bytes()));
+    by_size.sort_by(|a, b| program.values[*b].bytes().total_cmp(&program.values[*a].bytes()));
     let mut kinds = Vec::new();
     by_size.retain(|&id| {
         let kind = (program.values[id].dims.clone(), plan.kept(id));

@@ -23,8 +23,8 @@ use crate::solver::{
     Assignment, Cost, INFINITE, LeastDemand, Problem, Progress, SolveRequest, Solved, find_repeats, solve,
 };
 use cranelift_entity::SecondaryMap;
-use hlo_analysis::time::{Machine, Network};
 use hlo_ir::axes::AxisSharding;
+use hlo_mesh::{Machine, Network};
 use std::thread::ScopedJoinHandle;
 
 /// What is asked for.

@@ -6,8 +6,7 @@ use crate::mesh::MOST_AXES;
 use crate::network::Evenness;
 use crate::regions::Regions;
 use crate::stack_branches::StateForm;
-use hlo_analysis::time::{DEFAULT_DEVICE, Machine};
-use hlo_sort::SharedSort;
+use hlo_mesh::{DEFAULT_DEVICE, Machine};
 
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 
@@ -241,7 +240,7 @@ pub fn read_parts(text: &str) -> Result<Vec<Part>, SearchError> {
         })
     };
     let mut parts = words.map(part).collect::<Result<Vec<Part>, SearchError>>()?;
-    parts.shared_sort();
+    parts.sort();
     parts.dedup();
     Ok(parts)
 }

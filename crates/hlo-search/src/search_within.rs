@@ -3,7 +3,7 @@
 use crate::found::{Found, NotFound};
 use crate::program::Program;
 use crate::search::{SearchLimits, search};
-use hlo_analysis::time::{Machine, Network};
+use hlo_mesh::{Machine, Network};
 
 /// Shares of the memory limit that are tried where no plan is found within it: what is counted of a plan is an estimate, and a search that
 /// has to take less may end within the limit. The first one is tried too where the search leaves a gap: fewer plans are left to look at.

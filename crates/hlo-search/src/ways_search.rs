@@ -16,9 +16,9 @@ use crate::solver::{Assignment, Cost, INFINITE, SolveRequest, solve};
 use crate::state::State;
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::time::{Machine, Network};
 use hlo_ir::names::FixedHash;
 use hlo_ir::{InstId, Module};
+use hlo_mesh::{Machine, Network};
 use indexmap::IndexMap;
 
 /// What came of it.

@@ -7,7 +7,6 @@ use crate::network::Decides;
 use crate::pins::find;
 use crate::program::Program;
 use crate::solver::{Cost, INFINITE, RunnerUps};
-use hlo_sort::SharedSort;
 use serde::Serialize;
 
 /// The alternatives of one decision.
@@ -46,6 +45,6 @@ pub(crate) fn why(program: &Program<'_>, found: &Found, name: &str) -> Result<Op
         (k != chosen).then(|| OtherReport { state: state.clone(), step_s })
     };
     let mut others: Vec<OtherReport> = states.iter().zip(costs).enumerate().filter_map(other).collect();
-    others.shared_sort_by(|a, b| a.step_s.unwrap_or(f64::INFINITY).total_cmp(&b.step_s.unwrap_or(f64::INFINITY)));
+    others.sort_by(|a, b| a.step_s.unwrap_or(f64::INFINITY).total_cmp(&b.step_s.unwrap_or(f64::INFINITY)));
     Ok(Some(WhyReport { what: describe(program, Decides::Kept(value)), chosen: states[chosen].clone(), others }))
 }

@@ -14,12 +14,13 @@ use crate::program::{CutId, OpId, Program, SearchOp, Taker};
 use crate::regions::{RegionId, WayOf};
 use crate::solver::Cost;
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap};
-use hlo_analysis::time::{KernelWork, Machine, Unit, arithmetic_dtype, unit};
+use hlo_analysis::time::{arithmetic_dtype, unit};
 use hlo_ir::DType;
 use hlo_ir::cost::Costs;
 use hlo_ir::names::FixedHash;
 use hlo_ir::op::FactorRule;
 use hlo_ir::{InstId, Module};
+use hlo_mesh::{KernelWork, Machine, Unit};
 use indexmap::{IndexMap, IndexSet};
 use smallvec::SmallVec;
 

@@ -41,7 +41,6 @@ use hlo_ir::monoid::find_monoid;
 use hlo_ir::{ArrayShape, CompId, DType, Dims, InstId, InstMap, Layout, Module, NumberClass, Opcode, Shape};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_sort::SharedSort;
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
@@ -339,8 +338,8 @@ impl Writer<'_> {
         }
         if !places.is_sorted() {
             let mut order: Vec<usize> = (0..places.len()).collect();
-            order.shared_sort_by_key(|&k| places[k]);
-            places.shared_sort();
+            order.sort_by_key(|&k| places[k]);
+            places.sort();
             let shape = ArrayShape::new(own.dtype, places.iter().map(|&dim| self.result.dims[dim as usize]));
             let attrs = DimsAttrs { dimensions: order.into_iter().map(|k| k as i64).collect() };
             value = self.part(what, Opcode::Transpose, shape, value, attrs.into());

@@ -3,7 +3,6 @@
 use hlo_ir::attrs::{Attrs, CombiningAttrs, ExchangingAttrs, GatheringAttrs};
 use hlo_ir::groups::{GroupMode, ReplicaGroups};
 use hlo_ir::{CompId, Dims, InstId, Module, Opcode};
-use hlo_sort::SharedSort;
 
 /// Hands out channel ids that no collective of a module has.
 #[derive(Clone, Debug)]
@@ -92,7 +91,7 @@ impl GroupAttrs {
             own.map(|group| group.iter().map(|&d| i64::from(d) / n_partitions).collect()).collect()
         };
         let sorted = |mut lists: Vec<Vec<i64>>| {
-            lists.shared_sort();
+            lists.sort();
             lists
         };
         let first = of(0);

@@ -5,7 +5,6 @@ use crate::error::{EXPECTED, Fallible, UNKNOWN, failure};
 use hlo_ir::Dims;
 use hlo_ir::diag::Diagnostic;
 use hlo_ir::groups::{AxisRef, IotaTile, Mesh, MeshDevices, MeshGroups, ReplicaGroups};
-use hlo_sort::SharedSort;
 
 /// Takes replica groups: `{{0,1},{2,3}}`, `[2,2]<=[4]T(1,0)` or `mesh['a'=2] {'a'}`.
 pub(crate) fn replica_groups(cur: &mut Cursor<'_>) -> Fallible<ReplicaGroups> {
@@ -73,7 +72,7 @@ pub(crate) fn iota_tail(cur: &mut Cursor<'_>, dims: Dims) -> Fallible<IotaTile> 
         n => return Err(cur.expected(&format!("`T(…)`, the order of the {n} iota dims"))),
     };
     let mut sorted = perm.clone();
-    sorted.shared_sort();
+    sorted.sort();
     if !sorted.iter().copied().eq(0..reshape_dims.len() as i64) {
         let message = format!("expected a permutation of {} dims, found another", reshape_dims.len());
         return Err(failure(EXPECTED, start, cur.pos, message));

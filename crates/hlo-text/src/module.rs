@@ -4,7 +4,6 @@ use crate::error::{EXPECTED, Fallible, LIMIT, MISSING, failure};
 use crate::parser::Parser;
 use hlo_ir::diag::{Diagnostic, SourceMap};
 use hlo_ir::{CompId, Module};
-use hlo_sort::SharedSort;
 
 /// A module and where its parts stand in the text.
 #[derive(Clone, Debug)]
@@ -168,7 +167,7 @@ impl Parser<'_> {
         let is_wrapped = |c: CompId| self.wrapped.binary_search_by_key(&c, |w| w.0).is_ok();
         let mut order: Vec<CompId> = Vec::with_capacity(self.module.computations().len());
         let mut of_user = self.wrapped.clone();
-        of_user.shared_sort_by_key(|w| (w.1, w.0));
+        of_user.sort_by_key(|w| (w.1, w.0));
         for &comp in self.module.computations().iter().filter(|&&c| !is_wrapped(c)) {
             put_after_its_own(comp, &of_user, &mut order);
         }

@@ -13,7 +13,6 @@ use cranelift_entity::SecondaryMap;
 use hlo_analysis::annotations::entry_leaves;
 use hlo_analysis::optimizer_state::LeafRole;
 use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
-use hlo_sort::SharedSort;
 use hlo_spmd::{DimRun, ShardFormat};
 
 /// Cuts what the entry returns as it came, but for what the user has whole. Returns how many arrays that are.
@@ -73,6 +72,6 @@ fn choose_format(array: &ArrayShape, n_shards: usize, cuts: StateCuts) -> Option
     }
     let mut padded: Vec<ShardFormat> = candidates(array).into_iter().map(format).collect();
     padded.retain(|format| is_padded_little(array, format));
-    padded.shared_sort_by(|a, b| a.split.waste().total_cmp(&b.split.waste()));
+    padded.sort_by(|a, b| a.split.waste().total_cmp(&b.split.waste()));
     padded.first().copied()
 }

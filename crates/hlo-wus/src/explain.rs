@@ -10,7 +10,6 @@ use hlo_analysis::replication::{Difference, Differences, Replication};
 use hlo_analysis::values::{InstLeaf, Origin, User, ValueId};
 use hlo_ir::{CompId, InstId, Module, Opcode};
 use hlo_pass::report::{Alternative, Decision};
-use hlo_sort::SharedSort;
 use hlo_spmd::{CollectiveChange, KeptCopy, MergedCopies, find_scaling, is_rebuilt};
 use std::fmt;
 
@@ -163,7 +162,7 @@ pub(crate) fn computed_whole(
         };
         found.push((module.shape(inst).size_bytes() as f64 * often(instruction.parent), inst, why));
     }
-    found.shared_sort_by(|a, b| b.0.total_cmp(&a.0));
+    found.sort_by(|a, b| b.0.total_cmp(&a.0));
     found.truncate(MAX_WHOLE);
     found.into_iter().map(|(_, inst, why)| Decision::about(module, inst, "whole", why)).collect()
 }

@@ -6,7 +6,6 @@
 //! of the layout's tile.
 
 use hlo_ir::ArrayShape;
-use hlo_sort::SharedSort;
 use hlo_spmd::DimRun;
 
 /// Padding up to this share of the elements is not worth another format: it is less than what a merge of one more dim
@@ -102,7 +101,7 @@ pub(crate) fn is_major_run(shape: &ArrayShape, run: DimRun) -> bool {
     let mut order = shape.major_to_minor();
     order.retain(|d| run.dims().contains(d) || shape.dims.get(*d) != Some(&1));
     let mut dims: Vec<usize> = order.into_iter().take(run.len).collect();
-    dims.shared_sort();
+    dims.sort();
     dims.into_iter().eq(run.dims())
 }
 

@@ -15,7 +15,6 @@ use hlo_ir::attrs::{Attrs, ParameterAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::sharding::{LeafSharding, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling};
 use hlo_ir::{ArrayShape, InstId, Module, Opcode, Shape};
-use hlo_sort::SharedSort;
 use hlo_spmd::{ShardBuilder, ShardFormat};
 use serde::Serialize;
 use std::sync::Arc;
@@ -149,7 +148,7 @@ impl Interface {
             }
         }
         self.state_pairs.extend(known);
-        self.state_pairs.shared_sort();
+        self.state_pairs.sort();
         for &(param, output) in &self.state_pairs {
             self.outputs[output].name = self.params[param].name.clone();
         }

@@ -1,8 +1,8 @@
 //! What the collectives and kernels of an update cost, asked of the machine once for each way to cut it.
 
-use hlo_analysis::time::{Machine, Network};
 use hlo_cluster::{Collective, CollectiveCost};
 use hlo_ir::DType;
+use hlo_mesh::{Machine, Network};
 use hlo_spmd::Grouping;
 
 /// The times of collectives of a module on `network` that sums gradients over `sums`, cut by `grouping`.

@@ -7,10 +7,11 @@ use cranelift_entity::EntityRef;
 use hlo_analysis::Analyses;
 use hlo_analysis::counts::find_counts;
 use hlo_analysis::memory::peak_memory;
-use hlo_analysis::time::{DEFAULT_DEVICE, Machine, predict};
+use hlo_analysis::time::predict;
 use hlo_analysis::traffic::Traffic;
 use hlo_analysis::values::{SharedCallees, Through};
 use hlo_ir::{InstId, Module, Opcode};
+use hlo_mesh::{DEFAULT_DEVICE, Machine};
 
 /// More devices than this are not analyzed: facts are kept for each.
 const MAX_DEVICES: usize = 1024;

@@ -8,8 +8,8 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use hlo_analysis::time::{Machine, Network};
 use hlo_cluster::{Collective, CollectiveCost, DeviceProfile};
+use hlo_mesh::{Machine, Network};
 
 use super::layers::{Degrees, Layer, LayerKind, MOST_DIMS, SUM, WHOLE, WeightCut, n_tasks};
 use super::{IMPOSSIBLE, Picoseconds};

@@ -5,7 +5,7 @@ use super::split::{SplitShapes, UnityOptions, search};
 use super::substitutions::Substitutions;
 use super::views::{ParallelGraph, Views};
 use super::{Faults, IMPOSSIBLE, Picoseconds, model};
-use hlo_analysis::time::Machine;
+use hlo_mesh::Machine;
 
 const NODES: &str = "name = \"nodes\"\nlaunch_us = 0\n[[level]]\nname = \"node\"\ncount = 2\ngbytes_per_s = 12.5\nlatency_us = 2\n\
                      [[level]]\nname = \"gpu\"\ncount = 3\ngbytes_per_s = 50\nlatency_us = 2\n";

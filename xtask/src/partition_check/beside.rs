@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::time::{DEFAULT_DEVICE, Machine, predict};
+use hlo_analysis::time::predict;
 use hlo_analysis::traffic::Traffic;
 use hlo_ir::Module;
+use hlo_mesh::{DEFAULT_DEVICE, Machine};
 use hlo_pass::fastest::SPARE_BYTES;
 
 use super::{run_passes, run_tool};

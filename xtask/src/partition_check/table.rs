@@ -6,10 +6,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::time::{DEFAULT_DEVICE, Machine, predict};
+use hlo_analysis::time::predict;
 use hlo_ir::Module;
 use hlo_ir::axes::{AxisMesh, AxisSharding, SubAxis};
 use hlo_ir::sharding::Sharding;
+use hlo_mesh::{DEFAULT_DEVICE, Machine};
 
 use super::{keep, run_passes, run_tool};
 use crate::workspace;

@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::time::{Machine, predict};
+use hlo_analysis::time::predict;
+use hlo_mesh::Machine;
 use hlo_tests::dumped_problem::DumpedProblem;
 
 use super::{default_options, find_plan};

@@ -13,8 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use hlo_analysis::frequency::FrequencyOptions;
-use hlo_analysis::time::Machine;
 use hlo_ir::Module;
+use hlo_mesh::Machine;
 use hlo_search::{Algebra, Asked, ParallelPlan, Regions, SearchOptions, Searched, plan_parallel};
 use hlo_tests::random_search::SLOW_DEVICE;
 use hlo_tests::unity_ref::Budget;

@@ -7,8 +7,8 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use hlo_analysis::time::Machine;
 use hlo_ir::{InstId, Module, Opcode};
+use hlo_mesh::Machine;
 use hlo_search::{Algebra, SearchOptions};
 use hlo_tests::unity_ref::{Budget, Found, UnityMachine, UnityOptions, model, search};
 

@@ -8,15 +8,15 @@ use super::Finding;
 
 /// A crate and the crates below it; what those may use, it may use too.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("hlo-sort", &[]),
-    ("hlo-ir", &["hlo-sort"]),
-    ("hlo-cluster", &["hlo-sort"]),
+    ("hlo-ir", &[]),
+    ("hlo-cluster", &[]),
     ("hlo-text", &["hlo-ir"]),
     ("hlo-proto", &["hlo-ir"]),
     ("hlo-eval", &["hlo-ir"]),
     ("hlo-prove", &["hlo-ir"]),
     ("hlo-rules", &["hlo-ir"]),
-    ("hlo-analysis", &["hlo-ir", "hlo-cluster"]),
+    ("hlo-mesh", &["hlo-ir", "hlo-cluster"]),
+    ("hlo-analysis", &["hlo-mesh"]),
     ("hlo-spmd", &["hlo-analysis"]),
     ("hlo-pass", &["hlo-spmd"]),
     ("hlo-simplify", &["hlo-pass"]),

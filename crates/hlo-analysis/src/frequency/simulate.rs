@@ -9,7 +9,6 @@ use crate::scalar::{Element, ScalarOp, as_number, int_range};
 use hashbrown::HashMap;
 use hlo_ir::attrs::Comparison;
 use hlo_ir::{InstId, Opcode};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 /// Iterations that are run of one loop.
@@ -87,8 +86,8 @@ impl Slice {
             }
         }
         // Arguments have smaller ids than their users.
-        rest.shared_sort();
-        states.shared_sort();
+        rest.sort();
+        states.sort();
         let mut slice = Slice {
             site,
             is_start_assumed: false,

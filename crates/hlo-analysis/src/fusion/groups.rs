@@ -10,7 +10,6 @@ use super::sums::sums_of;
 use crate::values::tuple_elements;
 use hashbrown::HashSet;
 use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
-use hlo_sort::SharedSort;
 use std::collections::BTreeMap;
 
 /// Limits of one kernel.
@@ -133,7 +132,7 @@ pub fn find_groups_of(module: &Module, comp: CompId, known: Option<StagedEdges>,
     };
     groups.retain(|group| group.inputs.len() + group.outputs.len() <= limits.max_arguments);
     let mut groups = side_by_side(module, (&edges, &stages), groups, limits, |mut members: Vec<InstId>| {
-        members.shared_sort_by_key(|&inst| position[inst]);
+        members.sort_by_key(|&inst| position[inst]);
         marks.complete(module, &edges, &position, members)
     });
     groups.retain(|group| is_worth_it(module, group));

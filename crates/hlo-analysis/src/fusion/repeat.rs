@@ -25,7 +25,6 @@ use hashbrown::{HashMap, HashSet};
 use hlo_ir::edit::Builder;
 use hlo_ir::op::{CostRule, FactorRule};
 use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
-use hlo_sort::SharedSort;
 use std::convert::Infallible;
 
 /// Operations for each byte of a value that are cheaper than to write the byte and to read it once. GPUs have done 17 (V100) to 20 (H100)
@@ -58,7 +57,7 @@ pub(super) fn repeat_cheap_values(module: &mut Module, comp: CompId) -> Result<(
         }
         let Some(far) = far_users(&edges, &fusable_users[inst], &stages, inst) else { continue };
         let mut wanted: Vec<u32> = far.iter().map(|&user| stages[user]).collect();
-        wanted.shared_sort();
+        wanted.sort();
         wanted.dedup();
         // It is written once, and read at each of these stages.
         let n_stages = wanted.len() as u64;

@@ -15,7 +15,6 @@ use super::stages::Stages;
 use super::sums::sums_of;
 use hashbrown::HashMap;
 use hlo_ir::{CompId, InstId, Module, Opcode};
-use hlo_sort::SharedSort;
 
 /// Groups that read a value which are looked at for one sum.
 const MAX_HOSTS: usize = 16;
@@ -40,7 +39,7 @@ impl<'a> Finder<'a> {
         for (i, group) in finder.groups.iter().enumerate().filter(|(_, group)| finder.only_sum(group).is_none()) {
             group.inputs.iter().for_each(|&input| readers.entry(input).or_default().push(i));
         }
-        readers.values_mut().for_each(|readers| readers.shared_sort_by_key(|&reader| finder.stage(reader)));
+        readers.values_mut().for_each(|readers| readers.sort_by_key(|&reader| finder.stage(reader)));
         finder.readers = readers;
         finder
     }
@@ -75,7 +74,7 @@ impl<'a> Finder<'a> {
             })
             .map(|(host, bytes)| (bytes, host))
             .collect();
-        hosts.shared_sort_by(|a, b| b.0.cmp(&a.0).then(self.stage(a.1).cmp(&self.stage(b.1))).then(a.1.cmp(&b.1)));
+        hosts.sort_by(|a, b| b.0.cmp(&a.0).then(self.stage(a.1).cmp(&self.stage(b.1))).then(a.1.cmp(&b.1)));
         hosts.into_iter().map(|(_, host)| host).collect()
     }
 

@@ -15,7 +15,6 @@ use hlo_ir::arg_extremum::find_arg_extremum;
 use hlo_ir::attrs::{Attrs, ReduceAttrs, ReshapeAttrs, TupleIndexAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, InstId, Layout, Module, Opcode, Shape};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 /// Parts that a reduction to one result goes in at most, and what a reduction of rows should have altogether.
@@ -159,7 +158,7 @@ pub(super) fn build_split(module: &mut Module, comp: CompId, inst: InstId, split
     let others = split.reduced.iter().filter(|d| !merged.contains(d));
     let moved = |&d: &usize| if !is_whole && d >= merged.end { d + 2 - split.n_merged } else { d };
     let mut inner: Vec<usize> = (!is_whole).then_some(dim + 1).into_iter().chain(others.map(moved)).collect();
-    inner.shared_sort();
+    inner.sort();
     let (mut read, mut parts) = (Vec::new(), Vec::new());
     for &operand in operands {
         let shape = module.shape(operand).as_array()?.clone();

@@ -41,7 +41,6 @@ use hashbrown::HashMap;
 use hlo_ir::memory_space::leaves_on_host;
 use hlo_ir::op::Flow;
 use hlo_ir::{CompId, InstId, Module, Shape};
-use hlo_sort::SharedSort;
 use schedule_walk::{ContextId, Peak, PeakFinder, ResultMode, ResultSlot, WalkContext};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -167,7 +166,7 @@ fn measured(module: &Module, comp: CompId, points: Option<&mut Vec<MemoryPoint>>
     add_given(module, order, table, &mut report.live_at_peak);
     report
         .live_at_peak
-        .shared_sort_by_key(|buffer| (std::cmp::Reverse(buffer.bytes), buffer.kind, buffer.inst, buffer.leaf_idx));
+        .sort_by_key(|buffer| (std::cmp::Reverse(buffer.bytes), buffer.kind, buffer.inst, buffer.leaf_idx));
     report
 }
 

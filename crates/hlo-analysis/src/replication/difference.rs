@@ -11,7 +11,6 @@ use crate::values::{CallSite, CallSites, InstLeaf, LeafSource, Through, argument
 use hashbrown::HashSet;
 use hlo_ir::op::CalleeEntry;
 use hlo_ir::{CompId, InstId, Module};
-use hlo_sort::SharedSort;
 use std::cell::OnceCell;
 use std::collections::VecDeque;
 
@@ -68,7 +67,7 @@ impl<'a> Differences<'a> {
                 }
                 None::<()>
             });
-            unsaid.shared_sort();
+            unsaid.sort();
             unsaid.dedup();
             return if unsaid.is_empty() { Difference::Unknown } else { Difference::Unsaid(unsaid) };
         }

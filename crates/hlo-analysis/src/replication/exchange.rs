@@ -6,7 +6,6 @@ use hlo_ir::dtype::NumberClass;
 use hlo_ir::groups::DeviceGroups;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::op::{Begun, CollectiveForm, CollectiveRule, CollectiveSource, StartResult};
-use hlo_sort::SharedSort;
 
 /// What a device receives in a collective, by equality: two devices with equal keys hold equal results.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -90,7 +89,7 @@ impl Solver<'_> {
         for group in &groups.groups {
             let mut members: Vec<u32> = group.iter().map(|&d| labels[d as usize]).collect();
             if group.len() <= order_free {
-                members.shared_sort();
+                members.sort();
             }
             let next = sequences.len();
             let sequence = *sequences.entry(members).or_insert(next);

@@ -20,12 +20,11 @@
 //! **Not counted**: layout copies that a backend adds, the host's part in loops, custom calls beyond their bytes (then
 //! [`ModuleTime::is_partial`]). Cost: `n log n` in the module's instructions and tuple leaves.
 
-use super::exchange::{Exchange, Members, exchange_of, exchanged_bytes, members_of};
-use super::kernel::{KernelCost, Updates, instruction_cost, region_cost};
+use super::kernel::{Updates, instruction_cost, region_cost};
 use super::lanes::{Lane, TaskSpan, Tasks};
+use super::members::{Members, exchanged_bytes, members_of};
 use super::timeline::{Label, Recorder, Span};
 use super::units::{Unit, Units};
-use super::{KernelWork, Machine, Network, SizeMismatch};
 use crate::frequency::Frequencies;
 use crate::fusion::{StagedEdges, prepare_and_stage};
 use crate::memory::InPlaceUpdates;
@@ -39,7 +38,7 @@ use hlo_ir::memory_space::leaves_on_host;
 use hlo_ir::op::{Begun, CollectiveRule, CostRule, Flow};
 use hlo_ir::view::is_view;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
-use hlo_sort::SharedSort;
+use hlo_mesh::{Exchange, KernelCost, KernelWork, Machine, Network, SizeMismatch};
 use smallvec::SmallVec;
 
 /// Predicted time of one execution of a module on each device.
@@ -287,7 +286,7 @@ impl Progress {
         if self.issue == Issue::AsOrdered && lane != Lane::Compute {
             needs.extend(section.lanes.iter().rposition(|&earlier| earlier == Lane::Compute));
         }
-        needs.shared_sort();
+        needs.sort();
         needs.dedup();
         section.lanes.push(lane);
         section.durations_s.push(duration_s);
@@ -564,7 +563,7 @@ impl<'m> Clock<'m> {
     /// Adds the task of a collective, whether it waits for its outcome or begins.
     fn collective(&mut self, inst: InstId, rule: CollectiveRule, progress: &mut Progress) {
         let module = self.module;
-        let exchange = exchange_of(rule);
+        let exchange = Exchange::of(rule);
         let members = members_of(module, inst, exchange);
         let is_alone = exchange != Exchange::Permute && members.groups.iter().all(|group| group.len() <= 1);
         let operands = module.inst(inst).operands.iter().copied();

@@ -11,50 +11,8 @@ use hashbrown::{HashMap, HashSet};
 use hlo_ir::cost::Costs;
 use hlo_ir::op::{CostRule, FactorRule};
 use hlo_ir::{ArrayShape, DType, InstId, Module, Opcode};
+use hlo_mesh::{KernelCost, Unit};
 use smallvec::SmallVec;
-
-/// Which units of a device do some arithmetic.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unit {
-    /// Elementwise and reducing operations.
-    Vector,
-    /// Matrix products and convolutions.
-    Matrix,
-}
-
-/// Operations of one unit on one type.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Arithmetic {
-    /// Where.
-    pub unit: Unit,
-    /// On elements of this type.
-    pub dtype: DType,
-    /// How many; a fused multiply-add counts two, those of a slow product as often as it is slower ([`product_slowdown`]).
-    pub flops: f64,
-}
-
-/// Work of one kernel, on any machine.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct KernelCost {
-    /// Bytes that it reads from memory.
-    pub bytes_read: f64,
-    /// Bytes that it writes to memory.
-    pub bytes_written: f64,
-    /// What it computes.
-    pub arithmetic: SmallVec<[Arithmetic; 2]>,
-}
-
-impl KernelCost {
-    fn add(&mut self, unit: Unit, dtype: DType, flops: f64) {
-        if flops == 0.0 {
-            return;
-        }
-        match self.arithmetic.iter_mut().find(|known| known.unit == unit && known.dtype == dtype) {
-            Some(known) => known.flops += flops,
-            None => self.arithmetic.push(Arithmetic { unit, dtype, flops }),
-        }
-    }
-}
 
 /// Whether an update writes its part of an array alone.
 #[derive(Clone, Copy, Debug)]

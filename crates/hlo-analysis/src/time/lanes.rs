@@ -1,7 +1,6 @@
 //! Lanes of a device, on which kernels, collectives and copies by its copy engine run beside each other: when tasks run, and in
 //! which order.
 
-use hlo_sort::SharedSort;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -55,7 +54,7 @@ impl Tasks<'_> {
     pub fn by_chain(&self) -> Vec<usize> {
         let chains = self.chains();
         let mut order: Vec<usize> = (0..chains.len()).collect();
-        order.shared_sort_by_key(|&i| Reverse(chains[i]));
+        order.sort_by_key(|&i| Reverse(chains[i]));
         order
     }
 
@@ -65,7 +64,7 @@ impl Tasks<'_> {
         for (_, needs) in self.lanes.iter().zip(self.needs).filter(|(lane, _)| **lane == Lane::Communication) {
             needs.iter().for_each(|&earlier| feeds[earlier] = true);
         }
-        order.shared_sort_by_key(|&i| !feeds[i]);
+        order.sort_by_key(|&i| !feeds[i]);
         order
     }
 

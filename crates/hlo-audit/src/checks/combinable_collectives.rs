@@ -62,7 +62,7 @@ fn report(cx: &AuditCx<'_>, by_name: &HashMap<&str, &Collective>, decision: &Dec
     let [first, rest @ ..] = parts.as_slice() else { return None };
     let bytes = total_bytes(parts.iter().map(|part| part.bytes));
     let apart_s: f64 = parts.iter().map(|part| part.run_s).sum();
-    let exchange = hlo_analysis::time::exchange_of(first.rule);
+    let exchange = hlo_mesh::Exchange::of(first.rule);
     let together_s = cx.network.exchange(exchange, &first.members.groups, &first.members.pairs).seconds(bytes as f64);
     if rest.is_empty() || together_s >= apart_s {
         return None;

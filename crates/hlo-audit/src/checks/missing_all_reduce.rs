@@ -28,7 +28,6 @@ use crate::finding::{CheckInfo, Finding, Level};
 use crate::state::{EntryState, root};
 use hashbrown::HashSet;
 use hlo_ir::InstId;
-use hlo_sort::SharedSort;
 use indexmap::IndexMap;
 use partial_sums::PartialSums;
 
@@ -92,7 +91,7 @@ fn declared(cx: &AuditCx<'_>, root: InstId) -> Vec<Declared> {
     let state = EntryState::find(cx);
     let by_flow = state.pairs.iter().map(|pair| (pair.param, pair.output));
     let mut pairs: Vec<(usize, usize)> = state.aliases.iter().copied().chain(by_flow).collect();
-    pairs.shared_sort_by_key(|&(_, output)| output);
+    pairs.sort_by_key(|&(_, output)| output);
     pairs.dedup_by_key(|&mut (_, output)| output);
     let mut found = Vec::new();
     for (param, output) in pairs {

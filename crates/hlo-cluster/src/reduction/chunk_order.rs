@@ -8,7 +8,6 @@
 
 use crate::collective::Collective;
 use crate::reduction::instruction::ReductionStep;
-use hlo_sort::SharedSort;
 
 /// One step over arrays that are cut into chunks of equal size along one dim.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -99,10 +98,10 @@ impl Arrays {
 
     fn all_gather(&mut self, mut groups: Vec<Vec<usize>>) -> Result<(), NoArrays> {
         for group in &mut groups {
-            group.shared_sort_by_key(|at| self.held[*at].clone());
+            group.sort_by_key(|at| self.held[*at].clone());
             let whole: Vec<usize> = group.iter().flat_map(|at| self.held[*at].iter().copied()).collect();
             let mut distinct = whole.clone();
-            distinct.shared_sort();
+            distinct.sort();
             distinct.dedup();
             if distinct.len() != whole.len() {
                 return Err(NoArrays::Invalid);
@@ -117,7 +116,7 @@ impl Arrays {
     fn sort(&mut self) -> Result<(), NoArrays> {
         let order_of = |held: &Vec<usize>| {
             let mut order: Vec<usize> = (0..held.len()).collect();
-            order.shared_sort_by_key(|i| held[*i]);
+            order.sort_by_key(|i| held[*i]);
             order
         };
         let Some(order) = self.held.first().map(order_of) else { return Ok(()) };
@@ -125,7 +124,7 @@ impl Arrays {
             return Err(NoArrays::OrdersDiffer);
         }
         if !order.is_sorted() {
-            self.held.iter_mut().for_each(|held| held.shared_sort());
+            self.held.iter_mut().for_each(|held| held.sort());
             self.steps.push(ArrayStep::Reorder { order });
         }
         Ok(())

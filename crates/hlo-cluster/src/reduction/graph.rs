@@ -12,7 +12,6 @@ use crate::error::ClusterError;
 use crate::reduction::fast_hash::FastMap;
 use crate::reduction::instruction::{ReductionInstruction, ReductionStep};
 use crate::reduction::semantics::{After, DeviceState, Rules, Sizes, apply_once};
-use hlo_sort::SharedSort;
 
 /// Which steps programs are made of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -166,7 +165,7 @@ impl Search {
     fn new(n_factors: usize, rules: Rules, vocabulary: Vocabulary, prunes: bool) -> Search {
         let factors = vec![2; n_factors];
         let mut instructions = ReductionInstruction::all(n_factors);
-        instructions.shared_sort_by_key(ToString::to_string);
+        instructions.sort_by_key(ToString::to_string);
         let pattern = |instruction: ReductionInstruction| Pattern {
             instruction,
             groups: instruction.groups(&factors),
@@ -326,14 +325,14 @@ impl Search {
     fn is_possible(&mut self, state: &[u32]) -> bool {
         let k = state.len();
         let mut distinct = state.to_vec();
-        distinct.shared_sort();
+        distinct.sort();
         distinct.dedup();
         let all = DeviceState::goal(k).rows[0];
         let mut sets: Vec<u64> = Vec::with_capacity(k);
         (0..k).all(|chunk| {
             sets.clear();
             sets.extend(distinct.iter().map(|id| self.devices[*id as usize].rows[chunk]).filter(|set| *set != 0));
-            sets.shared_sort();
+            sets.sort();
             sets.dedup();
             match self.covers.get(sets.as_slice()) {
                 Some(known) => *known,

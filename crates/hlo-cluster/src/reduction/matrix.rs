@@ -4,7 +4,6 @@
 //! numbered row-major over the levels; within a level axis 0 is the most significant.
 
 use crate::error::ClusterError;
-use hlo_sort::SharedSort;
 
 /// Most placements that are listed: more are more than anybody waits for.
 const MAX_MATRICES: usize = 1 << 16;
@@ -119,7 +118,7 @@ impl ParallelismMatrix {
         let positions = self.offsets(&digits(true));
         let others = self.offsets(&digits(false));
         let mut groups: Vec<Vec<u32>> = others.iter().map(|o| positions.iter().map(|p| o + p).collect()).collect();
-        groups.shared_sort();
+        groups.sort();
         groups
     }
 

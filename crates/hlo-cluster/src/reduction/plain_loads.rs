@@ -11,7 +11,6 @@
 use crate::reduction::device_groups::{Groups, Members};
 use crate::topology::{Cluster, Level, LevelNetwork};
 use crate::tree;
-use hlo_sort::SharedSort;
 
 /// Whether every level is a switch to which each entity has a link of its own.
 pub(crate) fn is_plain(cluster: &Cluster) -> bool {
@@ -108,7 +107,7 @@ impl Groups<'_> {
         self.for_each(|class, members| {
             order.clear();
             order.extend(members.iter());
-            order.shared_sort();
+            order.sort();
             heads.clear();
             loads.clear();
             let mut longest = 1;

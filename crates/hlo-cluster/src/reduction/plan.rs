@@ -10,7 +10,6 @@ use crate::reduction::paths::{Priced, ReductionProgram, is_less};
 use crate::reduction::placed::{PlacedReduction, factors_above_one};
 use crate::reduction::semantics::Rules;
 use crate::topology::Cluster;
-use hlo_sort::SharedSort;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::thread::ScopedJoinHandle;
@@ -298,7 +297,7 @@ fn planned(
             positions.iter().map(|group| group.iter().map(|p| all[*p]).collect()).collect()
         };
         let mut groups: Vec<Vec<u32>> = devices.iter().flat_map(of).collect();
-        groups.shared_sort_by_key(|group| group.first().copied());
+        groups.sort_by_key(|group| group.first().copied());
         PlannedStep { instruction, collective: edge.collective, groups }
     };
     program.steps.iter().map(step).collect()
@@ -306,7 +305,7 @@ fn planned(
 
 fn check_reduce(reduce: &[usize], n_axes: usize) -> Result<(), ClusterError> {
     let mut seen = reduce.to_vec();
-    seen.shared_sort();
+    seen.sort();
     seen.dedup();
     if reduce.is_empty() || seen.len() != reduce.len() || seen.last().is_some_and(|last| *last >= n_axes) {
         let expected = format!("different axes below {n_axes}");

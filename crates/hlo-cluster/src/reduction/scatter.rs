@@ -12,7 +12,6 @@ use crate::collective::{Algo, Collective, CollectiveCost};
 use crate::reduction::chunk_order::NoArrays;
 use crate::reduction::instruction::{InstructionForm, ReductionInstruction};
 use crate::topology::Cluster;
-use hlo_sort::SharedSort;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -97,7 +96,7 @@ impl Scatter<'_> {
         };
         let mut programs: Vec<(f64, Vec<ReductionInstruction>)> =
             scatter_programs(self.factors.len()).into_iter().map(|p| (seconds(&p), p)).collect();
-        programs.shared_sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.len().cmp(&b.1.len())).then(a.1.cmp(&b.1)));
+        programs.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.len().cmp(&b.1.len())).then(a.1.cmp(&b.1)));
         programs.into_iter().enumerate().find_map(|(rank, (seconds, instructions))| {
             let (order, groups) = self.with_order(&instructions).ok()?;
             Some(ScatterProgram { seconds, instructions, order, groups, is_second_choice: rank > 0 })
@@ -149,7 +148,7 @@ impl Scatter<'_> {
         }
         let mut arranged: Vec<Vec<usize>> =
             blocks.into_values().map(|block| self.arrange(block, rest, chunks)).collect();
-        arranged.shared_sort_by_key(|block| block.iter().min().copied());
+        arranged.sort_by_key(|block| block.iter().min().copied());
         arranged.concat()
     }
 

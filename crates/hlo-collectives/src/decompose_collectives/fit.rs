@@ -6,7 +6,6 @@
 
 use crate::refusal::{CollectiveRefusal, DecomposeRefusal};
 use hlo_cluster::reduction::{Lowering, ParallelismMatrix};
-use hlo_sort::SharedSort;
 
 /// Groups that lie along the levels of a cluster.
 #[derive(Clone, PartialEq, Debug)]
@@ -42,8 +41,8 @@ pub(crate) const REDUCED: usize = 1;
 /// Why they do not fit.
 pub fn find_fit(levels: &[u32], groups: &[Vec<u32>]) -> Result<Fit, CollectiveRefusal> {
     let mut sorted = groups.to_vec();
-    sorted.iter_mut().for_each(|group| group.shared_sort());
-    sorted.shared_sort();
+    sorted.iter_mut().for_each(|group| group.sort());
+    sorted.sort();
     let first = sorted.first().ok_or(CollectiveRefusal::NoGroups)?;
     if sorted.iter().any(|group| group.len() != first.len()) {
         return Err(CollectiveRefusal::UnevenGroups);
@@ -76,7 +75,7 @@ pub fn find_fit(levels: &[u32], groups: &[Vec<u32>]) -> Result<Fit, CollectiveRe
 /// How many places of a level a group takes, and the distance of the first two.
 fn find_digits(group: &[u32], below: u32, level: u32) -> (u32, u32) {
     let mut digits: Vec<u32> = group.iter().map(|device| device / below % level.max(1)).collect();
-    digits.shared_sort();
+    digits.sort();
     digits.dedup();
     let stride = match digits.as_slice() {
         [a, b, ..] => b - a,

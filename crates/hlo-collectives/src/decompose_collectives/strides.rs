@@ -1,7 +1,5 @@
 //! Permutations that are a transpose of a box.
 
-use hlo_sort::SharedSort;
-
 /// A box of these sizes, row-major, whose dims are permuted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Transpose {
@@ -25,7 +23,7 @@ pub(crate) fn find_transpose(order: &[usize]) -> Option<Transpose> {
     }
     dims.reverse();
     let mut by_stride: Vec<usize> = (0..dims.len()).collect();
-    by_stride.shared_sort_by_key(|&dim| std::cmp::Reverse(dims[dim].1));
+    by_stride.sort_by_key(|&dim| std::cmp::Reverse(dims[dim].1));
     let index = |i: usize| {
         let mut rest = i;
         dims.iter().rev().fold(0, |sum, &(size, stride)| {

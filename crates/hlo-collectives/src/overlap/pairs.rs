@@ -3,11 +3,12 @@
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_analysis::code::code_computations;
 use hlo_analysis::in_flight::{Exchanges, Flight};
-use hlo_analysis::time::{exchange_of, members_of};
+use hlo_analysis::time::members_of;
 use hlo_ir::attrs::{AsyncAttrs, Attrs, ParameterAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::op::Flow;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
+use hlo_mesh::Exchange;
 
 /// Makes a pair of each collective of at least `min_bytes` that several devices take part in. Each end stands as late as it can. The
 /// starts.
@@ -64,7 +65,7 @@ fn pairs_of(module: &mut Module, comp: CompId, min_bytes: u64) -> (Vec<InstId>, 
 /// Whether an instruction is a collective in one piece that several devices take part in.
 fn is_whole(module: &Module, inst: InstId) -> bool {
     let Flow::Collective(rule) = module.inst(inst).opcode.row().flow else { return false };
-    let members = members_of(module, inst, exchange_of(rule));
+    let members = members_of(module, inst, Exchange::of(rule));
     module.inst(inst).control_predecessors().is_empty()
         && (!members.pairs.is_empty() || members.groups.iter().any(|group| group.len() > 1))
 }

@@ -8,7 +8,6 @@ use hlo_ir::edit::Builder;
 use hlo_ir::module::UserMap;
 use hlo_ir::op::{CollectiveForm, CollectiveSource, Flow};
 use hlo_ir::{InstId, Module, Opcode, Shape};
-use hlo_sort::SharedSort;
 use hlo_spmd::{ChannelIds, is_rebuilt};
 
 use super::sources::{Source, Sources};
@@ -112,7 +111,7 @@ fn elements_behind(module: &Module, carried: &CarriedLoop, gathers: &[InstId]) -
             None => work.extend(module.inst(inst).operands.iter().copied()),
         }
     }
-    elements.shared_sort();
+    elements.sort();
     elements.dedup();
     elements
 }

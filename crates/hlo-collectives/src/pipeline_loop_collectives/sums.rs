@@ -1,6 +1,5 @@
 //! Sums over devices that a loop only stores, an iteration later.
 
-use hlo_sort::SharedSort;
 use std::collections::{BTreeMap, BTreeSet};
 
 use cranelift_entity::EntitySet;
@@ -191,7 +190,7 @@ pub(super) fn pipeline(
     late.moved.iter().chain(&reads).for_each(|&inst| {
         is_first.insert(inst);
     });
-    module.comp_mut(carried.body).insts.shared_sort_by_key(|&inst| !is_first.contains(inst));
+    module.comp_mut(carried.body).insts.sort_by_key(|&inst| !is_first.contains(inst));
     let ended: Vec<InstId> = (0..module.inst(carried.root).operands.len())
         .map(|index| {
             let value = module.inst(carried.root).operands[index];

@@ -16,7 +16,6 @@ use hlo_ir::custom_target::{Boundary, CustomTarget};
 use hlo_ir::shardy::Meshes;
 use hlo_ir::tile_grid::TileGrid;
 use hlo_ir::{ArrayShape, Dims, InstId, Literal, Shape};
-use hlo_sort::SharedSort;
 use std::sync::Arc;
 
 /// The array of each active device.
@@ -124,7 +123,7 @@ impl Machine<'_> {
         active: &[u32],
     ) -> Result<Column, EvalError> {
         let mut positions: Vec<&Dims> = grid.of_device.iter().collect();
-        positions.shared_sort();
+        positions.sort();
         positions.dedup();
         let n_copies = grid.copy_of_device.iter().max().map_or(0, |&last| last as usize + 1);
         // The device that holds each tile of each copy.

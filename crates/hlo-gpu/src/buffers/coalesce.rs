@@ -14,7 +14,6 @@ use crate::plan::{BufferId, PlanValueId, Step, Work};
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
 use hashbrown::{HashMap, HashSet};
 use hlo_ir::DType;
-use hlo_sort::SharedSort;
 
 /// Values that lie in one place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,7 +90,7 @@ impl Classes {
         class.fixed = fixed;
         class.members.extend(members);
         class.intervals.extend(moved);
-        class.intervals.shared_sort_by_key(|&(interval, value)| (interval, value));
+        class.intervals.sort_by_key(|&(interval, value)| (interval, value));
         true
     }
 
@@ -174,7 +173,7 @@ fn replace_donated(draft: &Draft, classes: &mut Classes, pairs: &Pairs) {
     let updates: HashSet<(PlanValueId, PlanValueId)> = pairs.updates.iter().copied().collect();
     let aliases: HashSet<(usize, usize)> = draft.plan.aliases.iter().copied().collect();
     let mut outputs: Vec<(usize, BufferId)> = draft.plan.outputs.iter().copied().enumerate().collect();
-    outputs.shared_sort_by_key(|(k, _)| !aliases.iter().any(|(output, _)| output == k));
+    outputs.sort_by_key(|(k, _)| !aliases.iter().any(|(output, _)| output == k));
     for (k, output) in outputs {
         let value = draft.value_of[output];
         if matches!(classes.classes[classes.of(value)].fixed, Fixed::Parameter { .. }) {
@@ -189,7 +188,7 @@ fn replace_donated(draft: &Draft, classes: &mut Classes, pairs: &Pairs) {
                 false => (2, parameter),
             })
             .collect();
-        candidates.shared_sort_by_key(|&(rank, _)| rank);
+        candidates.sort_by_key(|&(rank, _)| rank);
         candidates.into_iter().any(|(_, parameter)| classes.unite(draft, draft.value_of[parameter], value));
     }
 }

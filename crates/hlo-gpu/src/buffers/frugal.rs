@@ -8,7 +8,6 @@
 use super::{Draft, Home};
 use crate::plan::{BufferId, PlanValueId, Step, Work};
 use cranelift_entity::SecondaryMap;
-use hlo_sort::SharedSort;
 use std::collections::BTreeSet;
 
 /// What is less than the largest value of a list by this factor is little.
@@ -36,7 +35,7 @@ fn count(draft: &Draft, steps: &[Step], counts: &mut SecondaryMap<PlanValueId, u
 /// The values of buffers, each once.
 fn values(draft: &Draft, buffers: &[BufferId]) -> Vec<PlanValueId> {
     let mut values: Vec<PlanValueId> = buffers.iter().map(|&b| draft.value_of[b]).collect();
-    values.shared_sort();
+    values.sort();
     values.dedup();
     values
 }
@@ -59,7 +58,7 @@ pub(crate) fn frugal_order(
     }
     let deepest_first = |list: &Vec<usize>| {
         let mut list = list.clone();
-        list.shared_sort_by_key(|&earlier| (std::cmp::Reverse(depth[earlier]), earlier));
+        list.sort_by_key(|&earlier| (std::cmp::Reverse(depth[earlier]), earlier));
         list
     };
     let written = accesses.iter().flat_map(|[_, writes]| writes.iter().map(|&v| draft.values[v].bytes));

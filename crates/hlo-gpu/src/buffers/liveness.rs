@@ -10,7 +10,6 @@ use crate::plan::{BufferId, PlanValueId, Step, Work};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashSet;
 use hlo_ir::ArrayShape;
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 /// A piece of a value's life.
@@ -136,7 +135,7 @@ impl Walk<'_> {
                 found.push((until, pair.1));
             }
         }
-        found.shared_sort();
+        found.sort();
         found
     }
 

@@ -17,7 +17,6 @@ use crate::plan::{BufferId, PlanValueId, Step, Stream, Work};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hashbrown::HashMap;
 use hlo_analysis::time::{Lane, Tasks};
-use hlo_sort::SharedSort;
 
 /// How steps are ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -187,7 +186,7 @@ fn dependencies(
                 own.extend(readers.get(from).into_iter().flatten());
             }
         }
-        own.shared_sort();
+        own.sort();
         own.dedup();
         needs.push(own);
         for &value in &writes {

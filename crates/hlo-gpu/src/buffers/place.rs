@@ -10,7 +10,6 @@ use super::coalesce::{ClassId, Classes, Fixed};
 use super::liveness::Interval;
 use crate::plan::{BufferId, Place, PlanValueId};
 use cranelift_entity::SecondaryMap;
-use hlo_sort::SharedSort;
 
 /// Arena offsets are multiples of this: what 16-byte accesses, matrix products and collectives like best.
 pub(crate) const ALIGNMENT_BYTES: u64 = 256;
@@ -100,7 +99,7 @@ pub(crate) fn place(draft: &mut Draft, classes: &Classes) {
         let occupied = vec![(lives_of(&class.intervals), 0, class.bytes)];
         blocks.push(Block { place: block, bytes: class.bytes, occupied });
     }
-    blocks.shared_sort_by_key(|block| (block.bytes, block.place));
+    blocks.sort_by_key(|block| (block.bytes, block.place));
     free.retain(|&id| classes.classes[id].bytes > 0 && !classes.classes[id].intervals.is_empty());
     let mut best: Option<(u64, Packed)> = None;
     for by in [By::Size, By::SizeAndTime, By::Beginning] {
@@ -138,13 +137,13 @@ fn sort_classes(classes: &Classes, list: &mut [ClassId], by: By) {
     };
     let start = |id: ClassId| classes.classes[id].intervals.first().map_or(0, |(i, _)| i.start);
     match by {
-        By::Size => list.shared_sort_by_key(|&id| (bytes(id), id)),
+        By::Size => list.sort_by_key(|&id| (bytes(id), id)),
         By::SizeAndTime => {
             list.sort_by_cached_key(|&id| {
                 (std::cmp::Reverse(classes.classes[id].bytes.saturating_mul(points(id))), id)
             });
         }
-        By::Beginning => list.shared_sort_by_key(|&id| (start(id), bytes(id), id)),
+        By::Beginning => list.sort_by_key(|&id| (start(id), bytes(id), id)),
     }
 }
 

@@ -5,7 +5,6 @@
 
 use hlo_analysis::fusion::{COLUMNS_OF_BLOCK, ColumnSum, n_column_dims};
 use hlo_ir::{ArrayShape, InstId, Module};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 use super::Signature;
@@ -71,7 +70,7 @@ pub(super) fn choose(module: &Module, reach: &Reach, signature: &Signature) -> O
             loaded.push((*argument, inst));
         }
     }
-    loaded.shared_sort();
+    loaded.sort();
     // A lane accesses 4 bytes of the widest array at least, where that leaves enough blocks.
     let read = loaded.iter().map(|&(argument, _)| signature.operands[argument].ctype.size_bytes());
     let widest = read.chain(whole.iter().map(|&i| signature.results[i].ctype.size_bytes())).max().unwrap_or(4) as i64;

@@ -4,7 +4,6 @@
 use hlo_ir::Opcode;
 use hlo_ir::attrs::{Attrs, ConvAttrs, DotAttrs, WindowDim};
 use hlo_ir::{ArrayShape, InstId, Module};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 use super::dtype::CType;
@@ -78,7 +77,7 @@ pub(super) fn dot(e: &mut Emitter<'_>, Element { frame, inst, index, .. }: Eleme
     let order = lhs_shape.physical_order();
     let pairs = lhs_contracting_dims.iter().zip(rhs_contracting_dims);
     let mut pairs: SmallVec<[(usize, usize); 4]> = pairs.map(|(&l, &r)| (l as usize, r as usize)).collect();
-    pairs.shared_sort_by_key(|&(l, _)| std::cmp::Reverse(order.iter().position(|&dim| dim == l)));
+    pairs.sort_by_key(|&(l, _)| std::cmp::Reverse(order.iter().position(|&dim| dim == l)));
     let sizes: SmallVec<[i64; 4]> = pairs.iter().map(|&(l, _)| lhs_shape.dims[l]).collect();
     let through = attrs.operand_rounding().map(CType::of);
     let rounded = |value: Value| match through {

@@ -2,7 +2,6 @@
 //!
 //! Results of equal dims that share an operand form a group, which gets a range of the grid's blocks.
 
-use hlo_sort::SharedSort;
 use std::collections::HashMap;
 
 use hlo_ir::{InstId, Module, Opcode};
@@ -240,7 +239,7 @@ fn choose_packs(module: &Module, signature: &Signature, group: &ResultGroup, roo
             loaded.push((*first, inst));
         }
     }
-    loaded.shared_sort();
+    loaded.sort();
     let sizes = loaded
         .iter()
         .map(|&(argument, _)| signature.operands[argument].ctype.size_bytes())

@@ -1,6 +1,5 @@
 //! What each result of a kernel is computed from, and which arguments are read only at the element that is written.
 
-use hlo_sort::SharedSort;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use hlo_analysis::fusion::column_sum;
@@ -155,7 +154,7 @@ pub(super) fn updatable_rows(signature: &Signature, read: &RowsRead) -> Vec<(usi
         alike.map(move |&result| (operand, result))
     };
     let mut pairs: Vec<(usize, usize)> = own.flat_map(results).collect();
-    pairs.shared_sort();
+    pairs.sort();
     pairs
 }
 
@@ -170,7 +169,7 @@ pub(super) fn updatable<'g>(
     for group in groups {
         let roots: Vec<&Root> = group.results.iter().map(|&result| &reach.roots[result]).collect();
         let mut candidates: Vec<InstId> = roots.iter().flat_map(|root| root.in_place.iter().copied()).collect();
-        candidates.shared_sort();
+        candidates.sort();
         candidates.dedup();
         for inst in candidates {
             let Some(Binding::Arguments(operand)) = signature.bindings.get(&inst) else { continue };
@@ -191,6 +190,6 @@ pub(super) fn updatable<'g>(
             }
         }
     }
-    pairs.shared_sort();
+    pairs.sort();
     pairs
 }

@@ -2,7 +2,6 @@
 
 use super::array_leaves;
 use hlo_ir::{ArrayShape, InstId, Module};
-use hlo_sort::SharedSort;
 
 /// The number of a leaf among all ENTRY parameters' leaves.
 fn parameter_leaf(module: &Module, param: i64, index: &[i64]) -> Option<usize> {
@@ -38,7 +37,7 @@ pub(crate) fn next_values(module: &Module) -> Vec<(usize, usize)> {
         module.comp(entry).params.iter().flat_map(|&param| array_leaves(module.shape(param))).collect()
     });
     let mut donors: Vec<usize> = donated_leaves(module);
-    donors.shared_sort();
+    donors.sort();
     donors.retain(|donor| !pairs.iter().any(|(_, parameter)| parameter == donor));
     for (output, shape) in array_leaves(module.shape(root)).into_iter().enumerate() {
         let is_like = |donor: &usize| match (&shape, of_parameters.get(*donor)) {

@@ -13,7 +13,6 @@ use crate::buffers::Home;
 use crate::plan::{BufferId, Gemm, Matrix, Step, Work, has_library_types};
 use hlo_ir::attrs::{Attrs, DotAttrs, Word};
 use hlo_ir::{ArrayShape, DType, InstId, Layout};
-use hlo_sort::SharedSort;
 
 /// Batches of products that one dot may be before a copy to another layout is better: the library takes them by their addresses.
 const MAX_BATCHES: u64 = 64;
@@ -98,7 +97,7 @@ impl DotDims {
     /// may then stay where the other one is copied.
     fn contracting_as_in(mut self, side: usize, array: &ArrayShape) -> DotDims {
         let strides = strides(array);
-        self.contracted.shared_sort_by_key(|dims| std::cmp::Reverse(strides[dims[side]]));
+        self.contracted.sort_by_key(|dims| std::cmp::Reverse(strides[dims[side]]));
         self
     }
 
@@ -178,7 +177,7 @@ pub(crate) fn find_gemm(attrs: &DotAttrs, lhs: &ArrayShape, rhs: &ArrayShape, ou
     let mut pairs: Vec<(usize, usize)> =
         choices(&rows).flat_map(|row| choices(&cols).map(move |col| (row, col))).collect();
     let size = |runs: &[Run], i: usize| runs.get(i).map_or(1, |run| run.size);
-    pairs.shared_sort_by_key(|&(row, col)| std::cmp::Reverse(size(&rows, row).saturating_mul(size(&cols, col))));
+    pairs.sort_by_key(|&(row, col)| std::cmp::Reverse(size(&rows, row).saturating_mul(size(&cols, col))));
     let (chosen, (mnk, inner)) = pairs.iter().find_map(|pair| Some((*pair, fitting(pair)?)))?;
     let stride = |run: &Run, side: usize| run.strides[side].unwrap_or(0);
     let mut loops = batch_runs(&dims.batch, arrays, &all);
@@ -215,7 +214,7 @@ impl Default for Run {
 /// The dims of a class as runs, in the order in which they lie in the second array.
 fn runs(list: &[[usize; 2]], arrays: [&ArrayShape; 2], strides: [&Vec<u64>; 2]) -> Vec<Run> {
     let mut ordered: Vec<[usize; 2]> = list.iter().copied().filter(|d| arrays[0].dims[d[0]] != 1).collect();
-    ordered.shared_sort_by_key(|d| std::cmp::Reverse(strides[1][d[1]]));
+    ordered.sort_by_key(|d| std::cmp::Reverse(strides[1][d[1]]));
     let mut runs: Vec<Run> = Vec::new();
     for dims in ordered {
         let size = arrays[0].dims[dims[0]].max(0) as u64;
@@ -245,7 +244,7 @@ fn inner_strides((row, rows): (Option<u64>, u64), (col, cols): (Option<u64>, u64
 /// Batch dims as runs that lie as one dim in all three arrays, in the order in which they lie in the output.
 fn batch_runs(batch: &[[usize; 3]], arrays: [&ArrayShape; 3], strides: &[Vec<u64>; 3]) -> Vec<LoopDim> {
     let mut ordered: Vec<[usize; 3]> = batch.iter().copied().filter(|d| arrays[2].dims[d[2]] != 1).collect();
-    ordered.shared_sort_by_key(|d| std::cmp::Reverse(strides[2][d[2]]));
+    ordered.sort_by_key(|d| std::cmp::Reverse(strides[2][d[2]]));
     let mut runs: Vec<LoopDim> = Vec::new();
     for dims in ordered {
         let size = arrays[2].dims[dims[2]].max(0) as u64;

@@ -5,11 +5,11 @@ use crate::convolution_price::slowdown;
 use crate::plan::{Kernel, KernelFacts, KernelId};
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap};
 use hashbrown::HashMap;
-use hlo_analysis::time::{Unit, Updates, instruction_cost};
+use hlo_analysis::time::{Updates, instruction_cost};
 use hlo_analysis::values::{params_of_operands, tuple_elements};
 use hlo_ir::cost::Costs;
 use hlo_ir::{InstId, Module, Opcode};
-use hlo_sort::SharedSort;
+use hlo_mesh::Unit;
 
 /// Writes kernels. The lowering does not care in which language.
 pub trait Emitter {
@@ -78,7 +78,7 @@ impl<'a> KernelStore<'a> {
             facts.updatable.retain(|pair| updatable.contains(pair));
             for (known, new) in facts.depends.iter_mut().zip(dependencies(module, inst)) {
                 known.extend(new);
-                known.shared_sort();
+                known.sort();
                 known.dedup();
             }
         }
@@ -131,7 +131,7 @@ fn dependencies(module: &Module, inst: InstId) -> Vec<Vec<usize>> {
             }
             open.extend(module.inst(at).operands.iter().copied());
         }
-        found.shared_sort();
+        found.sort();
         found
     };
     results.into_iter().map(from).collect()

@@ -30,12 +30,13 @@ use hashbrown::HashMap;
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::replication::Replication;
-use hlo_analysis::time::{DEFAULT_DEVICE, Machine, predict};
+use hlo_analysis::time::predict;
 use hlo_analysis::values::{LeafRun, Through, handed_on};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::custom_target::{self, CustomTarget};
 use hlo_ir::op::{Effects, Flow};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Literal, Module, Opcode, Shape};
+use hlo_mesh::{DEFAULT_DEVICE, Machine};
 use kernels::{Emitter, KernelStore};
 use smallvec::SmallVec;
 

@@ -5,7 +5,6 @@
 
 use super::model::Bar;
 use super::{BufferId, Place, Plan, PlanValueId, Step, Work};
-use hlo_sort::SharedSort;
 use std::collections::BTreeMap;
 
 /// The bytes in use from a moment on: `(seconds, bytes)`, in order, each moment once.
@@ -23,14 +22,14 @@ pub(super) fn arena_over_time(plan: &Plan, bars: &[Bar<'_>]) -> Vec<(f64, u64)> 
         });
     }
     let mut places: Vec<u64> = extents.values().flat_map(|&(from, to)| [from, to]).collect();
-    places.shared_sort();
+    places.sort();
     places.dedup();
     // What ends at a moment makes room before anything begins then.
     let mut events: Vec<(f64, bool, (u64, u64))> = Vec::with_capacity(2 * lives.len());
     for (value, (start_s, end_s)) in lives {
         events.extend([(start_s, true, extents[&value]), (end_s, false, extents[&value])]);
     }
-    events.shared_sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    events.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     let mut cover = Cover::new(places);
     let mut out: Vec<(f64, u64)> = Vec::new();
     for (time_s, begins, extent) in events {

@@ -22,8 +22,9 @@ pub use memory::PlanMemory;
 pub use text::shape_text;
 
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
-use hlo_analysis::time::{KernelCost, Lane, Machine};
+use hlo_analysis::time::Lane;
 use hlo_ir::{ArrayShape, DType, Literal};
+use hlo_mesh::{KernelCost, Machine};
 
 /// A kernel of a plan; equal sources are one kernel.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,9 +7,10 @@
 
 use super::{BufferId, CollectiveCall, CollectiveKind, CommunicatorId, Plan, Step, Stream, Work};
 use hashbrown::HashMap;
-use hlo_analysis::time::{DEFAULT_DEVICE, Exchange, KernelWork, Machine, Network, product_slowdown};
-use hlo_cluster::{Collective, CollectiveCost};
+use hlo_analysis::time::product_slowdown;
+use hlo_cluster::CollectiveCost;
 use hlo_ir::DType;
+use hlo_mesh::{DEFAULT_DEVICE, Exchange, KernelWork, Machine, Network};
 
 /// Times of a plan's steps on its machine.
 pub struct StepTimes {
@@ -105,7 +106,7 @@ impl StepTimes {
         let CollectiveCall { kind, communicator, calls } = call;
         let cost = self.costs.entry((kind.clone(), *communicator)).or_insert_with(|| {
             let groups = plan.communicators.get(*communicator).map(Vec::as_slice).unwrap_or_default();
-            network.exchange(exchange_of(kind), groups, kind.pairs().unwrap_or_default())
+            network.exchange(pattern_of(kind), groups, kind.pairs().unwrap_or_default())
         });
         // The larger side is the whole tensor; the sides of an all-to-all and of a permute are equal.
         cost.seconds(calls.iter().map(|&(a, b)| bytes_of(plan, a).max(bytes_of(plan, b))).sum())
@@ -174,11 +175,11 @@ fn bytes_of_all(plan: &Plan, work: &Work) -> f64 {
 }
 
 /// The exchange that a collective of the library is.
-fn exchange_of(kind: &CollectiveKind) -> Exchange {
+fn pattern_of(kind: &CollectiveKind) -> Exchange {
     match kind {
-        CollectiveKind::Groups { reduction: Some(_), scatters: false } => Exchange::Groups(Collective::AllReduce),
-        CollectiveKind::Groups { reduction: Some(_), scatters: true } => Exchange::Groups(Collective::ReduceScatter),
-        CollectiveKind::Groups { reduction: None, scatters: false } => Exchange::Groups(Collective::AllGather),
+        CollectiveKind::Groups { reduction: Some(_), scatters: false } => Exchange::AllReduce,
+        CollectiveKind::Groups { reduction: Some(_), scatters: true } => Exchange::ReduceScatter,
+        CollectiveKind::Groups { reduction: None, scatters: false } => Exchange::AllGather,
         CollectiveKind::Groups { reduction: None, scatters: true } => Exchange::AllToAll,
         CollectiveKind::Pairs(_) => Exchange::Permute,
     }

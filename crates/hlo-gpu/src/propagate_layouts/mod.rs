@@ -48,7 +48,6 @@ use hlo_ir::attrs::{Attrs, DimsAttrs};
 use hlo_ir::op::{CollectiveRule, Effects, FactorRule, Flow, OpRow};
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Layout, Module, Opcode, Shape};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_sort::SharedSort;
 use products::NewShapes;
 
 /// The pass as the command line knows it.
@@ -280,7 +279,7 @@ fn choose(module: &Module, comp: CompId, classes: &mut Classes) -> Vec<(InstId, 
             }
         }
     }
-    all_ties.shared_sort();
+    all_ties.sort();
     for (_, inst, operand, to_operand) in all_ties {
         classes.unite(inst, operand, &to_operand);
     }

@@ -16,7 +16,6 @@ use hashbrown::{HashMap, HashSet};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::op::FactorRule;
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Layout, Module};
-use hlo_sort::SharedSort;
 
 /// What memory moves in the time of a launch, about: a copy takes one.
 const LAUNCH_BYTES: u64 = 4 << 20;
@@ -148,7 +147,7 @@ impl<'a> Relaying<'a> {
     fn orders_of(&self, trial: &NewShapes) -> Vec<(InstId, Dims)> {
         let leaders = trial.keys().copied().filter(|&inst| self.classes.leader(inst) == inst);
         let mut orders: Vec<(InstId, Dims)> = leaders.map(|leader| (leader, trial[&leader].minor_to_major())).collect();
-        orders.shared_sort_by_key(|&(leader, _)| leader);
+        orders.sort_by_key(|&(leader, _)| leader);
         orders
     }
 
@@ -156,7 +155,7 @@ impl<'a> Relaying<'a> {
     fn affected(&self, trial: &NewShapes) -> Vec<InstId> {
         let mut affected: Vec<InstId> = trial.keys().copied().collect();
         affected.extend(trial.keys().flat_map(|&member| self.users[member].iter().copied()));
-        affected.shared_sort();
+        affected.sort();
         affected.dedup();
         affected
     }

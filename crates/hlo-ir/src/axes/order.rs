@@ -5,7 +5,6 @@
 
 use super::read::in_device_order;
 use super::{AxisMesh, AxisSharding, SubAxis};
-use hlo_sort::SharedSort;
 
 impl AxisSharding {
     /// Of each device the place along all axes that the sharding names, as one number.
@@ -39,7 +38,7 @@ impl AxisSharding {
         let position = |device: usize| position_of.get(device).copied().unwrap_or(0);
         let mut places: Vec<(i64, u32)> =
             self.places().into_iter().enumerate().map(|(device, place)| (place, position(device))).collect();
-        places.shared_sort();
+        places.sort();
         let size = |parts: &[SubAxis]| -> i64 { parts.iter().map(|part| part.size).product() };
         let mut sizes: Vec<i64> = Vec::new();
         let mut axis = |size: i64| -> Vec<SubAxis> {
@@ -71,7 +70,7 @@ pub fn find_common_order(shardings: &[&AxisSharding], n_devices: usize) -> Optio
         keys.iter_mut().zip(sharding.places()).for_each(|(key, place)| key.push(place));
     }
     let mut order: Vec<u32> = (0..n_devices as u32).collect();
-    order.shared_sort_by(|&a, &b| keys.get(a as usize).cmp(&keys.get(b as usize)));
+    order.sort_by(|&a, &b| keys.get(a as usize).cmp(&keys.get(b as usize)));
     shardings.iter().all(|sharding| sharding.in_order(&order).is_some()).then_some(order)
 }
 

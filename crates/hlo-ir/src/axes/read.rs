@@ -3,7 +3,6 @@
 use super::{AxisMesh, AxisSharding, SubAxis};
 use crate::groups::AxisRef;
 use crate::sharding::{LeafSharding, NamedSharding, ShardingKind, SubgroupKind, Tiling, WholeMesh};
-use hlo_sort::SharedSort;
 use std::fmt;
 
 /// Why a sharding is not a mesh with axes.
@@ -238,7 +237,7 @@ fn axis_text(axis: &AxisRef) -> String {
 /// No place of an axis stands twice, and the parts of an axis cut it at places that divide one another.
 fn check_apart(named: &NamedSharding, sharding: &AxisSharding) -> Result<(), AxesError> {
     let mut parts: Vec<SubAxis> = sharding.parts().collect();
-    parts.shared_sort_by_key(|part| (part.axis, part.pre));
+    parts.sort_by_key(|part| (part.axis, part.pre));
     for pair in parts.windows(2) {
         let [a, b] = pair else { continue };
         if a.axis == b.axis && b.pre % (a.pre * a.size) != 0 {
@@ -299,7 +298,7 @@ pub(super) fn in_device_order(sharding: AxisSharding) -> AxisSharding {
 
 fn on_runs(sharding: &AxisSharding, runs: &[Run]) -> Option<AxisSharding> {
     let mut order: Vec<usize> = (0..runs.len()).collect();
-    order.shared_sort_by_key(|&k| std::cmp::Reverse(runs[k].devices));
+    order.sort_by_key(|&k| std::cmp::Reverse(runs[k].devices));
     let inner = |place: usize| -> i64 { order[place + 1..].iter().map(|&k| runs[k].count).product() };
     if (0..order.len()).any(|place| runs[order[place]].devices != inner(place)) {
         return None;

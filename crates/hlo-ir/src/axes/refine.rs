@@ -1,7 +1,6 @@
 //! Several shardings on one mesh of prime axes.
 
 use super::{AxisMesh, AxisSharding, SubAxis};
-use hlo_sort::SharedSort;
 
 /// The same shardings on one mesh all of whose axes have prime sizes, so that each of their axes is a list of whole ones.
 ///
@@ -23,7 +22,7 @@ pub fn refine_together<const N: usize>(shardings: [&AxisSharding; N]) -> Option<
             [stride, stride * part.size]
         }));
     }
-    cuts.shared_sort();
+    cuts.sort();
     cuts.dedup();
     let mut sizes = Vec::new();
     for pair in cuts.windows(2) {

@@ -6,7 +6,6 @@ use crate::shape::Dims;
 use crate::sharding::{
     LeafSharding, NamedDim, NamedSharding, Reduction, ShardingKind, SubgroupKind, TileDevices, Tiling,
 };
-use hlo_sort::SharedSort;
 
 impl AxisSharding {
     /// The sharding as `devices=[…]<=[…]T(…)` with as few reshape dims as possible, as XLA prints it; as a list of devices where
@@ -70,7 +69,7 @@ impl AxisSharding {
         let mut out = Vec::new();
         for (axis, &size) in self.mesh.sizes.iter().enumerate() {
             let mut used: Vec<SubAxis> = self.parts().filter(|part| part.axis == axis).collect();
-            used.shared_sort_by_key(|part| part.pre);
+            used.sort_by_key(|part| part.pre);
             let mut pre = 1;
             for part in used {
                 out.push(SubAxis { axis, pre, size: part.pre / pre });
@@ -85,7 +84,7 @@ impl AxisSharding {
     /// The devices in row-major order of `dims`, which `order` makes up.
     fn devices(&self, dims: &Dims, order: &[SubAxis]) -> TileDevices {
         let mut parts: Vec<SubAxis> = order.to_vec();
-        parts.shared_sort_by_key(|&part| std::cmp::Reverse(self.mesh.stride(part)));
+        parts.sort_by_key(|&part| std::cmp::Reverse(self.mesh.stride(part)));
         // Neighbours in both orders are one reshape dim.
         let place = |part: &SubAxis| parts.iter().position(|other| other == part).unwrap_or_default();
         let mut runs: Vec<(usize, i64)> = Vec::new();
@@ -99,7 +98,7 @@ impl AxisSharding {
             before = Some(at);
         }
         let mut by_place: Vec<usize> = (0..runs.len()).collect();
-        by_place.shared_sort_by_key(|&run| runs[run].0);
+        by_place.sort_by_key(|&run| runs[run].0);
         let perm = (0..runs.len()).map(|run| by_place.iter().position(|&r| r == run).unwrap_or_default() as i64);
         let reshape_dims = by_place.iter().map(|&run| runs[run].1).collect();
         let tile = IotaTile { dims: dims.clone(), reshape_dims, perm: perm.collect() };

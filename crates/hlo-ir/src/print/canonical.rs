@@ -12,7 +12,6 @@ use crate::op::{CollectiveRule, CollectiveSource, Opcode};
 use crate::shape::{ArrayShape, Shape, ShapeId};
 use crate::sharding::{LeafSharding, Sharding, ShardingKind, SubgroupKind, TileDevices, Tiling};
 use cranelift_entity::SecondaryMap;
-use hlo_sort::SharedSort;
 use std::sync::Arc;
 
 /// The module in XLA's normal form, to be printed in `form`.
@@ -111,7 +110,7 @@ fn rewrite_header(module: &mut Module, layouts: &mut Layouts) {
         layout.result = with_layout(module, layout.result, layouts);
         module.header.entry_computation_layout = Some(layout);
     }
-    module.header.frontend_attributes.shared_sort();
+    module.header.frontend_attributes.sort();
 }
 
 /// The same shape with row-major layouts where it has none.
@@ -133,7 +132,7 @@ fn rewrite_marks(marks: &mut Marks, form: TextForm, n_leaves: Option<usize>) {
             drop_metadata(sharding);
         }
     }
-    marks.frontend_attributes.shared_sort();
+    marks.frontend_attributes.sort();
     if !marks.statistics.0.is_empty() {
         marks.statistics.0 = normal_statistics(&marks.statistics.0).unwrap_or_default();
     }
@@ -266,7 +265,7 @@ fn simplify(tile: &mut IotaTile) {
         runs.push((0, 0, 1));
     }
     let mut by_position: Vec<usize> = (0..runs.len()).collect();
-    by_position.shared_sort_by_key(|&run| runs[run].0);
+    by_position.sort_by_key(|&run| runs[run].0);
     tile.reshape_dims = by_position.iter().map(|&run| runs[run].2).collect();
     tile.perm = (0..runs.len())
         .map(|run| by_position.iter().position(|&other| other == run).unwrap_or_default() as i64)

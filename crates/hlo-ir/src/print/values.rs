@@ -12,7 +12,6 @@ use crate::groups::ReplicaGroups;
 use crate::module::InstId;
 use crate::op::Opcode;
 use crate::shape::Dims;
-use hlo_sort::SharedSort;
 
 impl Printer<'_> {
     /// Appends `, key=value` for every attribute of the instruction's format.
@@ -211,7 +210,7 @@ impl Printer<'_> {
         let mut labels: Vec<(i64, u8)> = letters.iter().map(|&(letter, dim)| (dim, letter)).collect();
         labels.extend(spatial.iter().zip(b'0'..=b'9').map(|(&dim, digit)| (dim, digit)));
         labels.extend(unknown.iter().map(|&dim| (dim, b'?')));
-        labels.shared_sort();
+        labels.sort();
         self.out.extend(labels.iter().map(|&(_, label)| char::from(label)));
     }
 

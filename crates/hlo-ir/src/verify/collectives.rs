@@ -7,7 +7,6 @@ use crate::groups::{GroupMode, ReplicaGroups};
 use crate::infer::group_size;
 use crate::module::InstId;
 use crate::op::{CollectiveRule, Participation};
-use hlo_sort::SharedSort;
 
 /// The last groups found right: collectives of one module mostly share theirs.
 #[derive(Default)]
@@ -93,7 +92,7 @@ fn check_new_groups(
         return cx.at_inst("groups-empty", inst, "an id or more in each group", "an empty group");
     }
     let mut ids: Vec<i64> = lists.iter().flatten().copied().collect();
-    ids.shared_sort();
+    ids.sort();
     let n = ids.len() as i64;
     if let Some(pair) = ids.windows(2).find(|w| w[0] == w[1]) {
         return cx.at_inst("groups-unique-ids", inst, "each id once", format_args!("id {} twice", pair[0]));
@@ -161,7 +160,7 @@ fn check_pairs(cx: &mut Verifier<'_>, inst: InstId, pairs: &[(i64, i64)], view: 
     }
     // The in-place form moves several slices between one pair of devices, so there pairs may repeat.
     for (rule, what, ids) in [("permute-source", "source", &mut sources), ("permute-target", "target", &mut targets)] {
-        ids.shared_sort();
+        ids.sort();
         if let Some(pair) = ids.windows(2).find(|w| w[0] == w[1])
             && !view.is_in_place
         {

@@ -7,7 +7,6 @@ use crate::module::InstId;
 use crate::op::Opcode;
 use crate::shape::Shape;
 use crate::sharding::{LeafSharding, NamedSharding, Sharding, ShardingKind, TileDevices, Tiling, WholeMesh};
-use hlo_sort::SharedSort;
 
 pub(super) fn check(cx: &mut Verifier<'_>, inst: InstId, marks: &Marks) {
     let Some(sharding) = &marks.sharding else { return };
@@ -77,7 +76,7 @@ fn check_ids(cx: &mut Verifier<'_>, inst: InstId, ids: &[i64]) {
         return cx.at_inst("sharding-device", inst, format_args!("devices 0 to {}", n - 1), id);
     }
     let mut sorted = ids.to_vec();
-    sorted.shared_sort();
+    sorted.sort();
     if let Some(pair) = sorted.windows(2).find(|w| w[0] == w[1]) {
         cx.at_inst("sharding-device", inst, "each device once", format_args!("device {} twice", pair[0]));
     }

@@ -1,9 +1,10 @@
 //! The collectives of a module: who takes part, what they move and how often they run.
 
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::time::{exchange_of, members_of};
+use hlo_analysis::time::members_of;
 use hlo_ir::Module;
 use hlo_ir::op::CollectiveForm;
+use hlo_mesh::Exchange;
 use hlo_opt::source_place::source_place;
 use pyo3::prelude::*;
 
@@ -54,7 +55,7 @@ pub(super) fn find(module: &Module, unknown_trip_count: u64) -> Vec<Collective> 
         let instruction = module.inst(inst);
         let row = instruction.opcode.row();
         let Some(rule) = row.collective.filter(|rule| !matches!(rule.form, CollectiveForm::Done(..))) else { continue };
-        let members = members_of(module, inst, exchange_of(rule));
+        let members = members_of(module, inst, Exchange::of(rule));
         let op_name = instruction.marks.as_ref().and_then(|marks| marks.op_name());
         let bytes = instruction.operands.iter().map(|&operand| module.shape(operand).memory_bytes());
         found.push(Collective {

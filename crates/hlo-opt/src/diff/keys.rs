@@ -4,7 +4,6 @@ use cranelift_entity::SecondaryMap;
 use hlo_ir::attrs::{Attrs, FieldMut, Marks};
 use hlo_ir::print::canonical;
 use hlo_ir::{CompId, InstId, Module, Opcode, ShapeId, TextForm};
-use hlo_sort::SharedSort;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -50,12 +49,12 @@ impl Keys {
                 let operands: Vec<u64> = instruction.operands.iter().map(|&operand| keys.value[operand]).collect();
                 let before = instruction.marks.as_deref().map_or(&[][..], |marks| &marks.control_predecessors);
                 let mut before: Vec<u64> = before.iter().map(|&inst| keys.value[inst]).collect();
-                before.shared_sort();
+                before.sort();
                 keys.value[inst] = hash((keys.own[inst], called, operands, before));
                 all.push(keys.value[inst]);
             }
             let root = module.comp(comp).root.expand().map(|root| keys.value[root]);
-            all.shared_sort();
+            all.sort();
             keys.comp[comp] = hash((root, all, &module.comp(comp).execution_thread));
         }
         keys

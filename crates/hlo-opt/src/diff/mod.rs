@@ -13,7 +13,6 @@ pub(crate) use script::{Lines, Mark};
 
 use arguments::{DiffArgs, DiffFormat};
 use hlo_ir::Module;
-use hlo_sort::SharedSort;
 use keys::Keys;
 use matching::{Matching, Side};
 use std::fmt::Write;
@@ -72,7 +71,7 @@ pub(crate) fn differences(a: &Module, b: &Module, context: usize) -> (String, Li
 
 fn sorted(attributes: &[(String, String)]) -> Vec<&(String, String)> {
     let mut sorted: Vec<&(String, String)> = attributes.iter().collect();
-    sorted.shared_sort();
+    sorted.sort();
     sorted
 }
 

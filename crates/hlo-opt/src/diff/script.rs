@@ -3,7 +3,6 @@
 use super::matching::{Matching, Side};
 use hlo_ir::print::print_instruction;
 use hlo_ir::{CompId, InstId};
-use hlo_sort::SharedSort;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -170,7 +169,7 @@ pub(super) fn opcodes(a: &Side<'_>, b: &Side<'_>) -> Vec<(&'static str, usize, u
     names(a).into_iter().for_each(|name| counts.entry(name).or_default().0 += 1);
     names(b).into_iter().for_each(|name| counts.entry(name).or_default().1 += 1);
     let mut rows: Vec<_> = counts.into_iter().map(|(name, (x, y))| (name, x, y)).filter(|(_, x, y)| x != y).collect();
-    rows.shared_sort_by_key(|(name, x, y)| (std::cmp::Reverse(x.abs_diff(*y)), *name));
+    rows.sort_by_key(|(name, x, y)| (std::cmp::Reverse(x.abs_diff(*y)), *name));
     rows
 }
 

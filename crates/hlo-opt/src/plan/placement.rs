@@ -6,7 +6,6 @@ use crate::arguments::ReportFormat;
 use crate::console::Console;
 use crate::{Failure, descriptions};
 use hlo_cluster::reduction::{ParallelismMatrix, Planner};
-use hlo_sort::SharedSort;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -49,7 +48,7 @@ pub(crate) fn plan(args: &PlacementArgs, console: &mut Console<'_>) -> Result<()
         placements.push(Placement { matrix: matrix.rows().to_vec(), cost_s, reductions });
     }
     // Equal costs stay in the order of the matrices.
-    placements.shared_sort_by(|a, b| a.cost_s.total_cmp(&b.cost_s));
+    placements.sort_by(|a, b| a.cost_s.total_cmp(&b.cost_s));
     let report = Report { placements };
     match args.machine.format {
         ReportFormat::Json => console.print_json(&report),

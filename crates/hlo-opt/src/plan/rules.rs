@@ -11,7 +11,6 @@ use hlo_rules::{
     Backward, Entry, Label, N_SEEDS, NoGradient, Options, Origin, PRIMES, Rejected, Rule, RuleSet, Verdict, check,
     generate, parallel_families,
 };
-use hlo_sort::SharedSort;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -224,7 +223,7 @@ fn list(set: &RuleSet) -> String {
     for (name, mut entries) in groups {
         let _ = writeln!(out, "\n# {name}");
         let root = |entry: &Entry| entry.rule.left.first().map_or("", |&t| entry.rule.terms.node(t).op.name());
-        entries.shared_sort_by_key(|entry| root(entry));
+        entries.sort_by_key(|entry| root(entry));
         for entry in entries {
             let _ = write!(out, "\n{}", print_rule(&entry.rule, Some(entry.accepted.label)));
             let _ = writeln!(

@@ -1,7 +1,6 @@
 //! Decisions of one kind: the same action for the same reason, names and numbers aside.
 
 use hlo_pass::report::{Decision, PredictedFor};
-use hlo_sort::SharedSort;
 use hlo_spmd::CollectiveChange;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -40,7 +39,7 @@ pub(super) fn groups(decisions: &[Decision]) -> Vec<Group<'_>> {
 
 impl<'r> Group<'r> {
     fn of(mut decisions: Vec<&'r Decision>) -> Group<'r> {
-        decisions.shared_sort_by_key(|decision| Reverse(decision.bytes));
+        decisions.sort_by_key(|decision| Reverse(decision.bytes));
         let step = decisions.iter().find(|decision| decision.predicted_for == PredictedFor::Step);
         let sum = |of: fn(&Decision) -> Option<f64>| match step {
             Some(_) if decisions.len() > 1 => None,

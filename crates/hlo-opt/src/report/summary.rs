@@ -4,7 +4,6 @@ use super::figures::{Figures, Totals};
 use super::quantities::{bytes, change, count, parts_of, seconds};
 use super::{ModuleReport, Recommendation};
 use hlo_pass::report::PassReport;
-use hlo_sort::SharedSort;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -169,7 +168,7 @@ fn parts_of_peak(figures: &Figures) -> [u64; 3] {
 /// The collectives that run, the most frequent first.
 pub(super) fn kinds(figures: &Figures) -> String {
     let mut kinds: Vec<(&str, f64)> = figures.collectives.iter().map(|(kind, n)| (*kind, *n)).collect();
-    kinds.shared_sort_by(|a, b| b.1.total_cmp(&a.1));
+    kinds.sort_by(|a, b| b.1.total_cmp(&a.1));
     kinds.iter().map(|(kind, n)| format!("{} {kind}", count(*n))).collect::<Vec<_>>().join(", ")
 }
 

@@ -10,7 +10,6 @@ use crate::propagate_shardings::values::CutId;
 use cranelift_entity::EntitySet;
 use hlo_ir::names::FixedHash;
 use hlo_ir::{CompId, InstId};
-use hlo_sort::SharedSort;
 use indexmap::IndexMap;
 
 /// Names that a set of bits can have.
@@ -113,7 +112,7 @@ fn considered(program: &DimProgram, classes: &[NamedClass], axes: &[NamedAxis], 
         .filter(|&number| if is_any_given { classes[number].is_given } else { is_cut(&classes[number]) })
         .collect();
     // The largest first; they decide most, so the search starts with them.
-    numbers.shared_sort_by(|&a, &b| bytes(&classes[b]).total_cmp(&bytes(&classes[a])).then(a.cmp(&b)));
+    numbers.sort_by(|&a, &b| bytes(&classes[b]).total_cmp(&bytes(&classes[a])).then(a.cmp(&b)));
     numbers.truncate(most);
     numbers
 }

@@ -8,12 +8,12 @@ use crate::spmd_partition::{ComputeRule, partition};
 use hlo_analysis::code::code_computations;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::memory::memory_sizes;
-use hlo_analysis::time::{Machine, ModuleTime, predict};
+use hlo_analysis::time::{ModuleTime, predict};
 use hlo_ir::diag::Entity;
 use hlo_ir::names::FixedHash;
 use hlo_ir::{InstId, Module};
+use hlo_mesh::Machine;
 use hlo_pass::Deadline;
-use hlo_sort::SharedSort;
 use indexmap::IndexMap;
 
 /// What a device exchanges in one way, in one run of the program.
@@ -77,7 +77,7 @@ impl Forecast {
 fn axis_groups(mesh: &NamedMesh) -> Vec<(String, Vec<Vec<u32>>)> {
     let n_axes = mesh.axes.len().min(MOST_NAMED_AXES);
     let mut sets: Vec<u32> = (1..1u32 << n_axes).collect();
-    sets.shared_sort_by_key(|set| set.count_ones());
+    sets.sort_by_key(|set| set.count_ones());
     let named = sets.into_iter().map(|set| {
         let axes: Vec<usize> = (0..n_axes).filter(|axis| set >> axis & 1 == 1).collect();
         let atoms: Vec<Atom> = axes.iter().flat_map(|&axis| mesh.atoms[axis].iter().copied()).collect();
@@ -99,7 +99,7 @@ fn axes_between(module: &Module, inst: InstId, known: &[(String, Vec<Vec<u32>>)]
 
 /// Groups and members in ascending order.
 fn sorted(mut groups: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
-    groups.iter_mut().for_each(|group| group.shared_sort());
-    groups.shared_sort();
+    groups.iter_mut().for_each(|group| group.sort());
+    groups.sort();
     groups
 }

@@ -8,7 +8,6 @@
 //! name of the tensor has.
 
 use hlo_pass::{Deadline, OutOfTime};
-use hlo_sort::SharedSort;
 
 /// Names, at most 64, as bits.
 pub(crate) type NameSet = u64;
@@ -57,7 +56,7 @@ impl LayoutProblem {
     /// The most live bytes that a device has at an op; with names from `n_decided` on undecided, a bound from below.
     fn memory(&self, axis_of: &[Option<usize>], n_decided: usize) -> f64 {
         let mut largest_first: Vec<usize> = (0..self.axes.len()).collect();
-        largest_first.shared_sort_by_key(|&axis| std::cmp::Reverse(self.axes[axis]));
+        largest_first.sort_by_key(|&axis| std::cmp::Reverse(self.axes[axis]));
         let divisors: Vec<f64> =
             self.tensors.iter().map(|&names| self.divisor(axis_of, n_decided, names, &largest_first)).collect();
         let of_op = |live: &Vec<f64>| live.iter().zip(&divisors).map(|(bytes, divisor)| bytes / divisor).sum::<f64>();

@@ -76,7 +76,6 @@ use hlo_ir::{InstId, Module};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, OutOfTime, Pass, PassCx, PassError, PassInfo};
-use hlo_sort::SharedSort;
 use hlo_spmd::CallSiteCopies;
 use improve::improve;
 use price::{Pricer, TimePricer};
@@ -214,7 +213,7 @@ impl PropagateShardings {
         let told: Vec<String> =
             ways.iter().map(|(order, price, ..)| format!("{} {:.0}", order.name(), price * scale)).collect();
         // The first of equals.
-        ways.shared_sort_by(|a, b| a.1.total_cmp(&b.1));
+        ways.sort_by(|a, b| a.1.total_cmp(&b.1));
         ways.truncate(1);
         let Some((order, _, mut values, stepper)) = ways.pop() else { return Ok(Stepper::new(mesh.sizes(), false)) };
         let (n_changed, n_tried) = improve(&mut values, &graph.ties, &ties_of, &mut pricer, self.n_steps, deadline)?;
@@ -315,7 +314,7 @@ impl Pass for PropagateShardings {
 fn find_conflicts(graph: &ShardingGraph, mut pricer: Pricer<'_>) -> Vec<(TieId, f64)> {
     let moved = graph.ties.iter().map(|(id, tie)| (id, pricer.moved_bytes(&graph.values, tie).resharded));
     let mut conflicts: Vec<(TieId, f64)> = moved.filter(|&(_, bytes)| bytes > 0.0).collect();
-    conflicts.shared_sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    conflicts.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     conflicts
 }
 

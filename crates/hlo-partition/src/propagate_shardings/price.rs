@@ -14,7 +14,6 @@ use crate::prices::Prices;
 use crate::sharding::{ArraySharding, Atom, AtomList};
 use cranelift_entity::{PrimaryMap, SecondaryMap};
 use hlo_ir::{ArrayShape, Module};
-use hlo_sort::SharedSort;
 
 /// How much slower a link is than memory, and than arithmetic per operation: bytes of memory traffic, and operations, that take as
 /// long as one byte over a link of some 50 GB/s on a device with 3 TB/s and 500 Tflop/s.
@@ -170,7 +169,7 @@ impl Pricer<'_> {
         for (_, (_, atoms)) in factors().filter(|(_, (factor, _))| factor.effect == FactorEffect::Reduce) {
             partial.extend(atoms.iter().copied());
         }
-        partial.shared_sort();
+        partial.sort();
         let mut seconds = 0.0;
         for (k, tensor) in tie.tensors.iter().enumerate() {
             let value = &values[tensor.value];

@@ -6,7 +6,6 @@ use super::values::{CutId, CutValue, bits};
 use cranelift_entity::packed_option::ReservedValue;
 use cranelift_entity::{EntityRef, EntitySet, PrimaryMap};
 use hlo_pass::{Deadline, OutOfTime};
-use hlo_sort::SharedSort;
 use std::collections::BinaryHeap;
 
 /// Which order of stages.
@@ -171,7 +170,7 @@ impl Schedule<'_> {
         let mut priorities: Vec<u32> =
             self.values.values().flat_map(|v| &v.waiting).map(|waiting| waiting.priority).collect();
         priorities.push(0);
-        priorities.shared_sort();
+        priorities.sort();
         priorities.dedup();
         for priority in priorities {
             self.release(priority);

@@ -9,7 +9,6 @@ use super::ties::{Direction, FactorEffect, Tie, TieId, TieKind};
 use super::values::{AtomSet, CutId, CutValue, bit, bits};
 use crate::sharding::AtomList;
 use cranelift_entity::PrimaryMap;
-use hlo_sort::SharedSort;
 use std::cmp::Reverse;
 
 /// That a dim of a value got atoms, and from where.
@@ -111,7 +110,7 @@ impl Stepper {
             self.offers.push(Offer { factor, atoms, n_elems, n_shards, tensor });
         }
         let (is_elementwise, is_gspmd) = (tie.kind == TieKind::Elementwise, self.is_gspmd);
-        self.offers.shared_sort_by_key(|offer| {
+        self.offers.sort_by_key(|offer| {
             let n_shards = if is_elementwise || is_gspmd { offer.n_shards } else { 0 };
             let n_elems = if is_gspmd { 0 } else { offer.n_elems };
             (Reverse(n_elems), Reverse(n_shards), offer.tensor, offer.factor)

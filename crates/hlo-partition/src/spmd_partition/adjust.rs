@@ -10,7 +10,6 @@ use hlo_ir::factors::FactorId;
 use hlo_ir::localize::{OperandAdjust, OutsideValue, ResultAdjust};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::{ArrayShape, ConstantValue, DType, InstId, Literal, Opcode, Scalar};
-use hlo_sort::SharedSort;
 
 /// The local op in the making.
 pub(super) struct LocalOp<'a> {
@@ -250,7 +249,7 @@ impl Lowering<'_> {
                 }
             }
         }
-        out.shared_sort();
+        out.sort();
         out
     }
 
@@ -335,7 +334,7 @@ impl Lowering<'_> {
             .collect();
         let hit = self.reshaped(hit, &kept)?;
         let mut pairs = batch.to_vec();
-        pairs.shared_sort();
+        pairs.sort();
         let dimensions = pairs.iter().map(|&(_, result_dim)| result_dim as i64).collect();
         let shape = ArrayShape::new(DType::Pred, dims.iter().copied()).with_row_major();
         if kept.is_empty() {

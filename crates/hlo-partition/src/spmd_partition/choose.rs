@@ -13,7 +13,6 @@ use hlo_ir::factors::{FactorRole, FactorSet, FactorUse, TensorFactors};
 use hlo_ir::localize::{LocalForm, OperandAdjust, localize};
 use hlo_ir::op::FactorRule;
 use hlo_ir::{ArrayShape, InstId, Module};
-use hlo_sort::SharedSort;
 
 /// Most combinations that are priced; beyond it prefixes are left out, and then later factors.
 const MOST_COMBINATIONS: usize = 2048;
@@ -74,7 +73,7 @@ impl OpView<'_> {
 
     /// The cheapest of these that has a local form.
     fn cheapest(&self, mesh: &ModuleMesh, mut candidates: Vec<Candidate>) -> Option<Choice> {
-        candidates.shared_sort_by(|a, b| a.cost.total_cmp(&b.cost));
+        candidates.sort_by(|a, b| a.cost.total_cmp(&b.cost));
         let mut best: Option<(f64, Choice)> = None;
         for candidate in candidates {
             if best.as_ref().is_some_and(|(cost, _)| candidate.cost >= *cost) {

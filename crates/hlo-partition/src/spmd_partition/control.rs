@@ -7,7 +7,6 @@ use hlo_ir::attrs::{Attrs, CallAttrs, ConditionalAttrs, WhileAttrs};
 use hlo_ir::edit::Builder;
 use hlo_ir::monoid::Monoid;
 use hlo_ir::{CompId, InstId, Opcode, Shape};
-use hlo_sort::SharedSort;
 
 impl Lowering<'_> {
     /// The leaves without partial results, as a computation takes them.
@@ -92,7 +91,7 @@ impl Lowering<'_> {
         self.as_annotated(inst, &mut leaves)?;
         // What the body makes of manual values is manual, even where a loop begins with a constant.
         let mut manual: Vec<_> = leaves.iter().flat_map(|leaf| leaf.manual.iter().copied()).collect();
-        manual.shared_sort();
+        manual.sort();
         manual.dedup();
         leaves.iter_mut().for_each(|leaf| leaf.manual = manual.iter().copied().collect());
         let forms = Self::forms(&leaves);

@@ -3,7 +3,6 @@
 use crate::mesh::ModuleMesh;
 use crate::sharding::{ArraySharding, AtomList};
 use hlo_ir::factors::{FactorId, FactorRole, FactorSet, FactorUse, TensorFactors};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 /// The atoms that cut each factor of an instruction, major to minor.
@@ -56,7 +55,7 @@ impl FactorCut {
         let is_reduced = |factor: FactorId| set.uses(factor).any(|one| matches!(one.role, FactorRole::Reduce(_)));
         let lists = self.lists.iter().enumerate().filter(|(factor, _)| is_reduced(*factor));
         let mut atoms: AtomList = lists.flat_map(|(_, list)| list.iter().copied()).collect();
-        atoms.shared_sort();
+        atoms.sort();
         atoms
     }
 }

@@ -12,7 +12,6 @@ use hlo_ir::localize::{OperandAdjust, ResultAdjust};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::op::Effects;
 use hlo_ir::{ArrayShape, DType, InstId, Opcode, Shape};
-use hlo_sort::SharedSort;
 
 impl Lowering<'_> {
     /// An op with factors, or one that needs whole operands.
@@ -132,7 +131,7 @@ impl Lowering<'_> {
         if operands.is_empty() {
             manual = self.annotation(inst, 0)?.map(|read| read.manual).unwrap_or_default();
         }
-        manual.shared_sort();
+        manual.sort();
         manual.dedup();
         let mut leaves = Leaves::new();
         for (k, ((mut result, whole), sharding)) in results.into_iter().zip(wholes).zip(&choice.results).enumerate() {
@@ -199,7 +198,7 @@ impl Lowering<'_> {
         let (opcode, attrs, shape) =
             (self.module.inst(inst).opcode, self.module.inst(inst).attrs.clone(), self.module.shape(inst).clone());
         let mut manual: AtomList = operands.iter().flat_map(|operand| operand.manual.iter().copied()).collect();
-        manual.shared_sort();
+        manual.sort();
         manual.dedup();
         let new = Builder::new(self.module, self.body.comp).add("whole", opcode, shape.clone(), insts, attrs);
         self.keep_name(new, inst);

@@ -16,7 +16,6 @@ use hlo_ir::op::CollectiveRule;
 use hlo_ir::sharding::{LeafSharding, NamedDim, NamedSharding, ShardingKind};
 use hlo_ir::shardy::{self, attribute};
 use hlo_ir::{ArrayShape, InstId, Shape};
-use hlo_sort::SharedSort;
 
 /// Why a call is refused of which the front end alone knows what it computes.
 const NOT_IN_MODULE: &str = "expected operations that the module defines, found the custom call `CustomSPMDPartitioning`: only the function \
@@ -90,7 +89,7 @@ impl Lowering<'_> {
                 manual.extend(read.iter().flat_map(|read| read.sharding.cutting()));
             }
         }
-        manual.shared_sort();
+        manual.sort();
         manual.dedup();
         Ok(Some(RegionEnd { wholes, manual }))
     }
@@ -117,7 +116,7 @@ impl Lowering<'_> {
                 },
             }
         }
-        manual.shared_sort();
+        manual.sort();
         manual.dedup();
         Ok(manual)
     }
@@ -198,7 +197,7 @@ impl Lowering<'_> {
             atoms.drain(..n_manual);
         }
         let mut all: AtomList = leaf.manual.iter().chain(manual).copied().collect();
-        all.shared_sort();
+        all.sort();
         all.dedup();
         let inside = TileValue { inst: cut.inst, whole, sharding, monoid: Monoid::Add, manual: all };
         self.check_tile(inst, &inside)?;

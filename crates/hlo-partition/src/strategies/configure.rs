@@ -13,7 +13,6 @@ use crate::propagate_shardings::values::{CutDim, CutId};
 use crate::sharding::{ArraySharding, Atom, AtomList};
 use hlo_ir::Module;
 use hlo_ir::diag::Entity;
-use hlo_sort::SharedSort;
 
 /// An operator with its device matrix.
 pub(super) struct Configured {
@@ -131,7 +130,7 @@ fn read_value(spread: &Spread<'_>, module: &Module, entry: &ValueEntry) -> Resul
     let matrix = DeviceMatrix { sizes: matrix.clone(), entries_of };
     let dims = matrix.assignment(spread.mesh).ok_or("expected a device matrix on the mesh of the operators'")?;
     let mut used: Vec<Atom> = dims.iter().flatten().copied().collect();
-    used.shared_sort();
+    used.sort();
     let is_even = |(atoms, dim): (&AtomList, &CutDim)| dim.size % spread.mesh.n_places(atoms) == 0;
     if used.windows(2).any(|pair| pair[0] == pair[1]) || !dims.iter().zip(&value.dims).all(is_even) {
         return Err("expected cuts that divide the dims, and no entry twice".into());
@@ -208,7 +207,7 @@ fn read_map(
     }
     let entries_of: Vec<Vec<usize>> = entries_of.into_iter().map(Option::unwrap_or_default).collect();
     let mut used: Vec<usize> = entries_of.iter().flatten().copied().filter(|&entry| matrix[entry] > 1).collect();
-    used.shared_sort();
+    used.sort();
     if let Some(pair) = used.windows(2).find(|pair| pair[0] == pair[1]) {
         let entry = matrix.len() - 1 - pair[0];
         return Err(format!(

@@ -19,7 +19,6 @@ use cranelift_entity::SecondaryMap;
 use hlo_ir::Module;
 use hlo_ir::attrs::ConvAttrs;
 use hlo_pass::{Deadline, OutOfTime};
-use hlo_sort::SharedSort;
 
 /// In which order operators are halved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,7 +137,7 @@ impl Search<'_> {
             let mut weighed: Vec<(f64, OperatorId)> =
                 ids.into_iter().map(|id| (self.weight(id, &cuts[id]), id)).collect();
             // Stable: of equals the later one stays first.
-            weighed.shared_sort_by(|a, b| b.0.total_cmp(&a.0));
+            weighed.sort_by(|a, b| b.0.total_cmp(&a.0));
             ids = weighed.into_iter().map(|(_, id)| id).collect();
         }
         ids
@@ -171,7 +170,7 @@ impl Search<'_> {
             costs.push((class, cost));
         }
         // Stable: of equals the first class.
-        costs.shared_sort_by(|a, b| a.1.total_cmp(&b.1));
+        costs.sort_by(|a, b| a.1.total_cmp(&b.1));
         let &(class, cost) = costs.first()?;
         Some(Halving { class, cost, runner_up: costs.get(1).copied() })
     }
@@ -189,7 +188,7 @@ impl Search<'_> {
             Rule::Product => {
                 // Rows, columns, and what is summed over.
                 let mut classes: Vec<usize> = even.collect();
-                classes.shared_sort_by_key(|&class| operator.classes[class].effect == FactorEffect::Reduce);
+                classes.sort_by_key(|&class| operator.classes[class].effect == FactorEffect::Reduce);
                 classes
             }
             Rule::First => even.take(1).collect(),

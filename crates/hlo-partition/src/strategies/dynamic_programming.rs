@@ -19,7 +19,6 @@ use cranelift_entity::SecondaryMap;
 use hlo_ir::names::FixedHash;
 use hlo_ir::{ArrayShape, Module};
 use hlo_pass::{Deadline, OutOfTime};
-use hlo_sort::SharedSort;
 use indexmap::{IndexMap, IndexSet};
 use std::sync::Arc;
 
@@ -154,7 +153,7 @@ impl Program<'_> {
         }
         let mut priced: Vec<(f64, Assignment)> =
             all.into_iter().map(|candidate| (self.own_cost(operator, &candidate), candidate)).collect();
-        priced.shared_sort_by(|a, b| a.0.total_cmp(&b.0));
+        priced.sort_by(|a, b| a.0.total_cmp(&b.0));
         priced.truncate(MOST_CANDIDATES);
         priced
     }
@@ -167,7 +166,7 @@ impl Program<'_> {
                 partial.extend(atoms.iter().copied());
             }
         }
-        partial.shared_sort();
+        partial.sort();
         let is_product = matches!(
             operator.kind,
             OperatorKind::MatMul | OperatorKind::BatchMatMul | OperatorKind::Conv2d | OperatorKind::Conv2dTranspose

@@ -12,7 +12,6 @@ use crate::mesh::ModuleMesh;
 use crate::propagate_shardings::graph::ShardingGraph;
 use crate::sharding::{ArraySharding, AtomList};
 use hlo_ir::axes::primes;
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 /// The atoms that cut each class of an operator, major to minor.
@@ -93,7 +92,7 @@ pub(super) fn common_mesh(n_devices: i64, matrices: &[DeviceMatrix]) -> Result<M
     for (at, matrix) in matrices.iter().enumerate() {
         cuts.extend(matrix.products().into_iter().map(|product| (product, at)));
     }
-    cuts.shared_sort();
+    cuts.sort();
     cuts.dedup_by_key(|cut| cut.0);
     let mut sizes = Vec::new();
     for pair in cuts.windows(2) {

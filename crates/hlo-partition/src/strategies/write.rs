@@ -17,7 +17,6 @@ use hlo_ir::shardy::Meshes;
 use hlo_ir::{ArrayShape, Dims, InstId, Module};
 use hlo_pass::Deadline;
 use hlo_pass::report::Decision;
-use hlo_sort::SharedSort;
 use hlo_spmd::redistribution::{RedistributionRequest, plan_redistribution};
 use indexmap::IndexMap;
 
@@ -73,7 +72,7 @@ pub(super) fn write(
     let changes = wanted.into_iter().filter(|change| graph.values[change.value].sharding() != change.to);
     let mut changes: Vec<Change> = changes.collect();
     // In program order, so that names of copies do not depend on who decided first.
-    changes.shared_sort_by_key(|change| change.user);
+    changes.sort_by_key(|change| change.user);
     let mut texts = emit::texts(mesh);
     let mut claims = ClaimReader::new(before, mesh)?;
     let mut emission = emit::plan_emission(before, graph, &mut claims, &mut texts)?;
@@ -176,7 +175,7 @@ fn price_changes(module: &Module, graph: &ShardingGraph, mesh: &ModuleMesh, chan
         );
         told.push((ours, Decision::about(module, value.inst, "redistributed", reason)));
     }
-    told.shared_sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    told.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
     written.decisions.extend(told.into_iter().take(MOST_TOLD).map(|(_, decision)| decision));
 }
 

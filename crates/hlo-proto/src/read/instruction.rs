@@ -16,7 +16,6 @@ use hlo_ir::literal::ConstantValue;
 use hlo_ir::module::Operands;
 use hlo_ir::op::Arity;
 use hlo_ir::{CompId, DType, Instruction, Opcode, Shape, ShapeId};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -267,7 +266,7 @@ fn read_marks(view: &View<'_>, shape: &Shape, payloads: &[&[u8]]) -> Fallible<Op
 pub(crate) fn read_frontend_attributes(view: &View<'_>) -> Vec<(String, String)> {
     let pair = |entry: View<'_>| (entry.text(map_entry::key), entry.text(map_entry::value));
     let mut pairs: Vec<(String, String)> = view.messages(frontend_attributes::map).map(pair).collect();
-    pairs.shared_sort();
+    pairs.sort();
     pairs
 }
 

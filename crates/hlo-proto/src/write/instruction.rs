@@ -11,7 +11,6 @@ use crate::writer::Writer;
 use hlo_ir::attrs::{AsyncAttrs, Attrs, DomainSharding, FieldRef, FieldRefs, Marks, Presence, Word};
 use hlo_ir::groups::ReplicaGroups;
 use hlo_ir::{CompId, DType, InstId, Instruction, Opcode};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 /// The attributes that are still to be written, by ascending number of their fields.
@@ -28,7 +27,7 @@ impl<'m> Waiting<'m> {
         let places = bindings(inst.attrs.format()).iter().enumerate();
         let mut order: SmallVec<[(u32, u8); 16]> =
             places.filter_map(|(i, at)| Some((number_in(*at, inst.opcode)?, i as u8))).collect();
-        order.shared_sort();
+        order.sort();
         Waiting { inst, fields, order, next: 0 }
     }
 }
@@ -130,7 +129,7 @@ impl ModuleWriter<'_> {
                 (Some(_) | None, _) => {}
             }
         }
-        own.shared_sort_by_key(|(is_dot, field, _)| (!is_dot, field.number));
+        own.sort_by_key(|(is_dot, field, _)| (!is_dot, field.number));
         let is_ragged = attrs.inst.opcode == Opcode::RaggedDot;
         let write = |w: &mut Writer| {
             let (dot, rest): (SmallVec<[_; 8]>, SmallVec<[_; 8]>) =

@@ -5,7 +5,6 @@ use crate::bindings::{At, bindings};
 use crate::table::{Field, Kind, Label, hlo_instruction};
 use crate::writer::Writer;
 use hlo_ir::attrs::{AttrFormat, ConvDims, FieldRef, Metadata, Word};
-use hlo_sort::SharedSort;
 use std::sync::LazyLock;
 
 /// Appends an attribute in its field; `is_present`: its message stands even if it is empty.
@@ -102,7 +101,7 @@ fn metadata_order() -> &'static [(usize, At)] {
     static ORDER: LazyLock<Vec<(usize, At)>> = LazyLock::new(|| {
         let has_field = |(_, at): &(usize, At)| at.number().is_some();
         let mut order: Vec<_> = bindings(AttrFormat::Metadata).iter().copied().enumerate().filter(has_field).collect();
-        order.shared_sort_by_key(|(_, at)| at.number());
+        order.sort_by_key(|(_, at)| at.number());
         order
     });
     &ORDER

@@ -9,7 +9,6 @@ use hlo_ir::attrs::{
 };
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::{CompId, ConstantValue, DType, InstId, Module, NumberClass, Opcode};
-use hlo_sort::SharedSort;
 use smallvec::{SmallVec, smallvec};
 use std::collections::BTreeMap;
 
@@ -301,7 +300,7 @@ impl Reader<'_> {
             return self.fail(inst, "a reduction other than a sum from zero");
         }
         let mut over: DimList = attrs.dimensions.iter().map(|&d| d as u8).collect();
-        over.shared_sort();
+        over.sort();
         self.unary(inst, Op::Reduce(over))
     }
 

@@ -15,7 +15,6 @@ use crate::signature::Signature;
 use crate::term::{Args, TermId, Terms};
 use crate::text::{ParseError, parse_signatures};
 use crate::verify::tuples;
-use hlo_sort::SharedSort;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The most ops of a side.
@@ -140,7 +139,7 @@ impl<'s> Search<'s> {
 
     fn union(&self, args: &[TermId]) -> Vec<TermId> {
         let mut all: Vec<TermId> = args.iter().flat_map(|a| self.ops[a].iter().copied()).collect();
-        all.shared_sort();
+        all.sort();
         all.dedup();
         all
     }

@@ -5,7 +5,6 @@ use super::*;
 use crate::index::quotient_and_rest;
 use crate::op::{Conv, Dims, DotDims, Op};
 use crate::term::{TermId, Terms};
-use hlo_sort::SharedSort;
 use std::collections::BTreeMap;
 
 impl Form {
@@ -166,7 +165,7 @@ fn renumbered(product: &Product, first: u16) -> Product {
         Var::Bound(..) | Var::Free(_) => v,
     };
     product.ranges.iter_mut().for_each(|r| r.0 = later(r.0));
-    product.ranges.shared_sort();
+    product.ranges.sort();
     product.replace(&|v| Affine::var(later(v)), &|_| None);
     product
 }

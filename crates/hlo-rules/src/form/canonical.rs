@@ -3,7 +3,6 @@
 
 use super::simplify::simplify;
 use super::*;
-use hlo_sort::SharedSort;
 
 /// A product in its canonical form; `None` if nothing is left of it.
 pub(super) fn canonical(product: Product, level: u8, outer: Outer<'_>) -> Option<Product> {
@@ -16,8 +15,8 @@ pub(super) fn canonical(product: Product, level: u8, outer: Outer<'_>) -> Option
         product = simplify(product, level, outer)?;
     }
     canonical_args(&mut product, level, outer);
-    product.factors.shared_sort();
-    product.guards.shared_sort();
+    product.factors.sort();
+    product.guards.sort();
     Some(product)
 }
 
@@ -31,7 +30,7 @@ fn canonical_args(product: &mut Product, level: u8, outer: Outer<'_>) {
             let products = std::mem::take(&mut form.products);
             let mut products: Vec<Product> =
                 products.into_iter().filter_map(|p| canonical(p, level + 1, &range)).collect();
-            products.shared_sort();
+            products.sort();
             for p in products {
                 match form.products.last_mut() {
                     Some(last) if (&last.factors, &last.guards, &last.ranges) == (&p.factors, &p.guards, &p.ranges) => {
@@ -43,7 +42,7 @@ fn canonical_args(product: &mut Product, level: u8, outer: Outer<'_>) {
             form.products.retain(|p| !p.coefficient.is_zero());
         }
         if *function == Function::Max {
-            args.shared_sort();
+            args.sort();
         }
     }
 }
@@ -79,7 +78,7 @@ fn number_sums(product: &mut Product, level: u8) {
     let new = |v: Var| order.iter().position(|&o| o == v).map_or(v, |n| Var::Bound(level, n as u16));
     product.replace(&|v| Affine::var(new(v)), &|_| None);
     product.ranges.iter_mut().for_each(|r| r.0 = new(r.0));
-    product.ranges.shared_sort();
+    product.ranges.sort();
 }
 
 fn shift_sums(product: &mut Product, level: u8, outer: Outer<'_>) {

@@ -14,7 +14,6 @@ pub(crate) use equal::{Proof, prove_equal};
 use crate::index::{Affine, Atom, Var};
 use crate::op::Unary;
 use crate::size::Size;
-use hlo_sort::SharedSort;
 
 /// `low <= expr < high`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -158,7 +157,7 @@ fn deepen(form: &mut Form) {
             Var::Free(_) => v,
         };
         product.ranges.iter_mut().for_each(|r| r.0 = deeper(r.0));
-        product.ranges.shared_sort();
+        product.ranges.sort();
         for factor in &mut product.factors {
             match factor {
                 Factor::Element { index, .. } => {

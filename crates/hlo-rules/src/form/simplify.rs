@@ -1,7 +1,6 @@
 //! Makes a product's ranges tight and its guards few.
 
 use super::*;
-use hlo_sort::SharedSort;
 
 /// Rounds of simplification; each but the last removes a guard or an index.
 const MOST_ROUNDS: usize = 16;
@@ -61,7 +60,7 @@ fn apply_guards(product: &mut Product, level: u8, outer: Outer<'_>) -> Option<bo
             }
         }
     }
-    kept.shared_sort();
+    kept.sort();
     kept.dedup();
     product.guards = kept;
     Some(is_changed)

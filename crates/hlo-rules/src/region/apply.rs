@@ -8,7 +8,6 @@ use crate::rule::Rule;
 use crate::size::Size;
 use crate::term::{TermId, Terms};
 use crate::verify::prove_terms;
-use hlo_sort::SharedSort;
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -258,7 +257,7 @@ impl Builder<'_> {
             Op::Reduce(over) => {
                 let (a, groups) = arg(self, 0);
                 let mut summed: DimList = over.iter().flat_map(|&d| groups[usize::from(d)].iter().copied()).collect();
-                summed.shared_sort();
+                summed.sort();
                 let kept = (0..groups.len()).filter(|d| !over.contains(&(*d as u8)));
                 let place = |d: u8| d - summed.iter().filter(|&&s| s < d).count() as u8;
                 let groups = kept.map(|d| groups[d].iter().map(|&x| place(x)).collect()).collect();

@@ -5,7 +5,6 @@ use super::apply::Move;
 use super::egraph::{ClassId, EGraph, ENode};
 use crate::term::{TermId, Terms};
 use crate::verify::prove_terms;
-use hlo_sort::SharedSort;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One way to compute a region.
@@ -96,7 +95,7 @@ pub(super) fn extract(
                 next.push((price, choices, entries));
             }
         }
-        next.shared_sort_by(|a, b| (a.0, &a.2).cmp(&(b.0, &b.2)));
+        next.sort_by(|a, b| (a.0, &a.2).cmp(&(b.0, &b.2)));
         next.truncate(WIDTH);
         if next.is_empty() {
             break;
@@ -119,11 +118,11 @@ impl Extraction<'_> {
             if !node.op.is_movement() {
                 let dims = |t: &TermId| format!("{:?}", self.terms.dims(*t));
                 let mut args: Vec<String> = node.args.iter().map(dims).collect();
-                args.shared_sort();
+                args.sort();
                 all.push(format!("{} {} {}", node.op.name(), args.concat(), dims(&term)));
             }
         }
-        all.shared_sort();
+        all.sort();
         all
     }
 
@@ -177,7 +176,7 @@ impl Extraction<'_> {
     fn chosen(self, found: Found, roots: &[TermId], n_applications: usize, limits: Limits) -> Alternatives {
         let mut candidates: Vec<(u64, usize, Vec<TermId>, Vec<usize>)> =
             found.into_values().map(|(cost, entries, built)| (cost, entries.len(), built, entries)).collect();
-        candidates.shared_sort();
+        candidates.sort();
         let (mut all, mut n_unproved, mut has_region) = (Vec::new(), 0, false);
         let own = self.arithmetic(roots);
         for (cost, _, built, entries) in candidates {

@@ -18,7 +18,6 @@ use crate::set::{Entry, Origin, RuleSet};
 use crate::size::Size;
 use crate::term::{TermId, Terms};
 use egraph::EGraph;
-use hlo_sort::SharedSort;
 
 /// Counted limits: the same limits give the same alternatives in every process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +88,7 @@ pub fn rewrites(set: &RuleSet) -> Vec<Rewrite> {
     };
     let mut all = directions(set, is_small);
     // What joins branches first, then what takes ops away: the limits may end a search before all is tried.
-    all.shared_sort_by_key(|rewrite| {
+    all.sort_by_key(|rewrite| {
         let (n_from, n_to) = rewrite.rule.n_ops();
         (rewrite.rule.left.len() == 1, n_to as i64 - n_from as i64, n_from, rewrite.entry)
     });

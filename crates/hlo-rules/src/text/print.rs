@@ -4,7 +4,6 @@ use crate::op::Op;
 use crate::rule::{Label, Rule};
 use crate::size::{Size, SizeText};
 use crate::term::TermId;
-use hlo_sort::SharedSort;
 use std::fmt::Write;
 
 /// The text of a rule, which [`super::parse_rules`] reads back.
@@ -19,7 +18,7 @@ pub fn print_rule(rule: &Rule, label: Option<Label>) -> String {
         let sizes = node.dims.iter().chain(node.op.sizes());
         amounts.extend(sizes.flat_map(Size::unknowns).filter(|s| s.is_amount()));
     }
-    amounts.shared_sort();
+    amounts.sort();
     amounts.dedup();
     if !amounts.is_empty() {
         let names: Vec<&str> = amounts.iter().map(|s| rule.unknowns[s.number()].as_str()).collect();
@@ -29,7 +28,7 @@ pub fn print_rule(rule: &Rule, label: Option<Label>) -> String {
         .iter()
         .filter_map(|&t| if let Op::Input(n) = rule.terms.node(t).op { Some((n, t)) } else { None })
         .collect();
-    inputs.shared_sort();
+    inputs.sort();
     for (number, term) in inputs {
         let _ = writeln!(out, "  {}: {}", rule.inputs[usize::from(number)], dims(rule, term));
     }

@@ -5,7 +5,6 @@
 //! others wait for it. They never wait for one another in a circle: what a device needs to get to a product are earlier
 //! steps of others. Several processes take the first suggestion.
 
-use hlo_sort::SharedSort;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -92,7 +91,7 @@ pub(super) fn fastest<T: Copy>(
         for _ in 0..N_RUNS {
             times.extend(seconds(suggestion)?);
         }
-        times.shared_sort_by(f64::total_cmp);
+        times.sort_by(f64::total_cmp);
         let Some(&median) = times.get(times.len() / 2) else { continue };
         if best.is_none() || median < WORTHWHILE * limit {
             best = Some((median, *suggestion));

@@ -1,7 +1,6 @@
 //! Kernels as machine code: CUDA C++ through NVRTC, about a hundred kernels to a program.
 #![allow(unsafe_code)] // NVRTC is a C interface; programs are destroyed where they were made.
 
-use hlo_sort::SharedSort;
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -44,7 +43,7 @@ pub(crate) fn compile(kernels: &[&Kernel], arch: u32) -> Result<Vec<Cubin>, Exec
     if done.len() != batches.len() {
         return Err(wrong("a thread of the compiler crashed".to_string()));
     }
-    done.shared_sort_by_key(|(i, _)| *i);
+    done.sort_by_key(|(i, _)| *i);
     done.into_iter().map(|(_, cubin)| cubin).collect()
 }
 

@@ -1,7 +1,6 @@
 //! What a device's work on a card needs: memory, streams, and points in streams.
 #![allow(unsafe_code)] // The driver is a C interface; handles live as long as the values that made them.
 
-use hlo_sort::SharedSort;
 use std::collections::HashMap;
 
 use cudarc::driver::{DriverError, result, sys};
@@ -107,7 +106,7 @@ impl<'m> DeviceContext<'m> {
         let mut context =
             DeviceContext { plan, card, meeting, id, places: HashMap::new(), streams: [stream()?, stream()?] };
         let mut sizes: Vec<(Place, usize)> = sizes_of_places(plan)?.into_iter().collect();
-        sizes.shared_sort();
+        sizes.sort();
         for (place, n_bytes) in sizes {
             context.places.insert(place, Allocation::new(card, n_bytes, &place.to_string())?);
         }

@@ -1,6 +1,5 @@
 //! Kernels that reduce arrays of several devices into one, for devices that share a card.
 
-use hlo_sort::SharedSort;
 use std::collections::HashMap;
 
 use hlo_gpu::kernel::device_reduction;
@@ -44,7 +43,7 @@ impl Reductions {
     /// All of them, in an order that is the same in every process.
     pub(super) fn all(&self) -> Vec<&Kernel> {
         let mut kernels: Vec<&Kernel> = self.kernels.values().collect();
-        kernels.shared_sort_by(|a, b| a.name.cmp(&b.name));
+        kernels.sort_by(|a, b| a.name.cmp(&b.name));
         kernels.dedup_by(|a, b| a.name == b.name);
         kernels
     }

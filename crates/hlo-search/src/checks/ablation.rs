@@ -11,8 +11,8 @@ use crate::search::SearchLimits;
 use crate::search_within::search_within;
 use crate::solver::{Cost, INFINITE};
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::time::Machine;
 use hlo_ir::Module;
+use hlo_mesh::Machine;
 
 /// A perceptron of two layers with its gradients and its update; the weights are large beside the batch.
 const STEP: &str = "

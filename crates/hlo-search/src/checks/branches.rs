@@ -5,7 +5,6 @@ use crate::stack_branches::{StackedBranches, StateForm, pack_program, stack_bran
 use hlo_eval::draw::{DrawOptions, draw_inputs};
 use hlo_eval::{EvalOptions, Inputs, Outputs, run};
 use hlo_ir::{Literal, Module, Scalar};
-use hlo_sort::SharedSort;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -26,7 +25,7 @@ fn eval(module: &Module, leaves: Vec<Row>) -> Vec<Row> {
 fn eval_stacked(before: &Module, after: &Module, told: &StackedBranches, inputs: &[Row]) -> Vec<Row> {
     let (packed, n_results): (Vec<usize>, usize) = {
         let mut all: Vec<usize> = told.state.iter().flat_map(|param| param.of.clone()).collect();
-        all.shared_sort();
+        all.sort();
         let root = before.entry().and_then(|entry| before.comp(entry).root.expand()).expect("a result");
         (all, before.inst(root).operands.len())
     };

@@ -8,10 +8,9 @@ use crate::mesh::SearchMesh;
 use crate::prices::{Prices, picoseconds};
 use crate::state::{Place, State};
 use crate::tiles::Tiles;
-use hlo_analysis::time::{Machine, Network};
 use hlo_ir::axes::AxisSharding;
 use hlo_ir::{ArrayShape, DType};
-use hlo_sort::SharedSort;
+use hlo_mesh::{Machine, Network};
 use hlo_spmd::redistribution::{RedistributionRequest, plan_redistribution};
 
 const CLUSTERS: [&str; 2] = ["", "[(node,NODES,12.5,2),(gpu,6,50,2)]"];
@@ -79,7 +78,7 @@ fn planned_in_two(mesh: &SearchMesh, network: &Network, dims: &[i64], from: Stat
         let state = (0..mesh.n_axes()).fold(State::WHOLE, |state, axis| state.with(axis, place(axis)));
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let mut between = state.axis_sharding(mesh, dims.len());
-            between.dims.iter_mut().for_each(|axes| axes.shared_sort_by_key(|part| order[part.axis]));
+            between.dims.iter_mut().for_each(|axes| axes.sort_by_key(|part| order[part.axis]));
             let ways = [(&ends[0], &between), (&between, &ends[1])];
             let seconds = ways.map(|(a, b)| if a == b { Some(0) } else { Some(planned(network, dims, a, b)?.0) });
             if let [Some(first), Some(second)] = seconds {
@@ -129,7 +128,7 @@ fn the_closed_form_is_near_the_cheapest_steps() {
         }
         ratios.push((ratio, text));
     }
-    ratios.shared_sort_by(|a, b| a.0.total_cmp(&b.0));
+    ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
     let at = |share: f64| ratios[((ratios.len() - 1) as f64 * share) as usize].0;
     let [median, most, max] = [0.5, 0.9, 1.0].map(at);
     println!(

@@ -13,7 +13,7 @@ use crate::state::State;
 use crate::tiles::Tiles;
 use cranelift_entity::EntityRef;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::time::Machine;
+use hlo_mesh::Machine;
 use std::fmt::Write;
 
 /// A program of a few ops as text.
@@ -285,7 +285,7 @@ fn check_mesh(
     program: &Program<'_>,
     facts: &Facts<'_, '_>,
     mesh: &SearchMesh,
-    links: &hlo_analysis::time::Network,
+    links: &hlo_mesh::Network,
     text: &str,
     random: &mut Random,
 ) -> Option<Cost> {

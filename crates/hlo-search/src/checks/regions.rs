@@ -11,10 +11,10 @@ use crate::search_within::search_within;
 use crate::solver::{Cost, INFINITE};
 use crate::ways_search::search_ways;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
-use hlo_analysis::time::Machine;
 use hlo_eval::draw::{DrawOptions, draw_inputs};
 use hlo_eval::{EvalOptions, run};
 use hlo_ir::{Module, Scalar};
+use hlo_mesh::Machine;
 use std::fmt::Write;
 
 /// A program with products of one operand, of concatenations, under slices, in sums, and of products.

@@ -6,7 +6,6 @@ use crate::regions::{RegionId, WayOf};
 use crate::solver::{Cost, INFINITE, Pair, PairTable, VarId};
 use crate::state::State;
 use crate::work::WorkByWay;
-use hlo_sort::SharedSort;
 use std::sync::Arc;
 
 impl NetworkBuilder<'_, '_, '_> {
@@ -74,7 +73,7 @@ impl NetworkBuilder<'_, '_, '_> {
             let makers = port.roots.iter().filter_map(|&root| program.values[root].producer);
             tied.extend(makers.map(|(maker, _)| maker));
         }
-        tied.shared_sort();
+        tied.sort();
         tied.dedup();
         for op in tied {
             let Some(of) = program.choices.of_op[op] else { continue };

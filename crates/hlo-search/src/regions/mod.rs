@@ -14,8 +14,8 @@ pub use ways::RewrittenRegion;
 
 use cranelift_entity::SecondaryMap;
 use cranelift_entity::packed_option::PackedOption;
-use hlo_analysis::time::Machine;
 use hlo_ir::{InstId, Module};
+use hlo_mesh::Machine;
 use hlo_rules::bridge::write_alternative;
 use union::write_union;
 use ways::{RegionWays, find_ways};

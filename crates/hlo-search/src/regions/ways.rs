@@ -3,13 +3,12 @@
 use super::find::{Candidate, candidates};
 use super::rules::Regions;
 use cranelift_entity::EntitySet;
-use hlo_analysis::time::{KernelWork, Machine};
 use hlo_ir::names::FixedHash;
 use hlo_ir::{InstId, Module};
+use hlo_mesh::{KernelWork, Machine};
 use hlo_rules::bridge::{Region, read_region, write_alternative};
 use hlo_rules::region::{Aim, Limits, Rewrite, aimed_rewrites, alternatives, is_backward_form};
 use hlo_rules::{Op, TermId, Terms};
-use hlo_sort::SharedSort;
 use indexmap::IndexMap;
 use serde::Serialize;
 use std::borrow::Cow;
@@ -153,7 +152,7 @@ fn ways_of(region: &Region, candidate: &Candidate, machine: &Machine, rules: Reg
         kinds.push(traits.kind(candidate.aim));
         let names = one.entries.iter().map(|&entry| kept_rewrites(candidate.aim)[entry].rule.name.clone());
         let mut rules: Vec<String> = names.collect();
-        rules.shared_sort();
+        rules.sort();
         rules.dedup();
         ways.push((traits, Way { roots: one.roots.clone(), rules }));
     }
@@ -187,7 +186,7 @@ impl Traits {
                 products.push((flops as u64, touched(terms, term) as u64));
             }
         }
-        products.shared_sort();
+        products.sort();
         Traits { products, has_pad }
     }
 

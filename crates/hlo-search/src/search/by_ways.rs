@@ -9,7 +9,6 @@ use crate::baselines::Allowed;
 use crate::network::{PlanNetwork, RegionPart};
 use crate::regions::RegionId;
 use crate::solver::{Assignment, Cost, INFINITE, Solved};
-use hlo_sort::SharedSort;
 
 /// Ways that are fixed, of the first regions of the order.
 struct Node {
@@ -89,7 +88,7 @@ impl MeshSearch<'_, '_, '_> {
             own.filter_map(|&op| Some(self.facts.work.of_op[op].as_ref()?.flops() * program.ops[op].frequency)).sum()
         };
         let mut order: Vec<RegionId> = program.choices.n_ways.keys().collect();
-        order.shared_sort_by(|a, b| flops(b).total_cmp(&flops(a)));
+        order.sort_by(|a, b| flops(b).total_cmp(&flops(a)));
         order
     }
 }

@@ -20,7 +20,6 @@ use super::model::{Edge, Incidence, Model, plus_all};
 use super::problem::{Cost, INFINITE};
 use super::sweep::Closed;
 use super::tables::{is_infinite, min_plus};
-use hlo_sort::SharedSort;
 use std::ops::Range;
 
 /// The messages between the blocks of a model.
@@ -85,7 +84,7 @@ impl<'a> Blocks<'a> {
             }
             between.push(Between { edge, messages: sizes.map(|n| vec![0; n]), least: 0 });
         }
-        blocks.iter_mut().for_each(|block| block.between.shared_sort());
+        blocks.iter_mut().for_each(|block| block.between.sort());
         Blocks {
             of_blocks: vec![0; blocks.len()],
             pending: vec![0; blocks.len()],

@@ -9,7 +9,6 @@
 use super::model::{Incidence, Incident, Model};
 use super::problem::Cost;
 use super::tables::{min_plus, plus};
-use hlo_sort::SharedSort;
 use std::collections::VecDeque;
 
 /// An assignment of a model on its way down.
@@ -109,7 +108,7 @@ impl<'a> Descent<'a> {
             joined.clear();
             let inside = self.incidence.at(node as usize).iter().filter(|incident| is_inside[incident.other as usize]);
             joined.extend(inside.map(|incident| root(&mut trees, incident.other)));
-            joined.shared_sort();
+            joined.sort();
             if joined.windows(2).any(|pair| pair[0] == pair[1]) {
                 continue;
             }

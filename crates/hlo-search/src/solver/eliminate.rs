@@ -12,7 +12,6 @@
 use super::model::{Incidence, Model};
 use super::problem::{Cost, INFINITE};
 use super::tables::{is_infinite, plus};
-use hlo_sort::SharedSort;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
@@ -96,7 +95,7 @@ impl EliminationPlan {
         }
         for scope in &mut self.scopes {
             scope.iter_mut().for_each(|node| *node = places[*node as usize]);
-            scope.shared_sort();
+            scope.sort();
         }
     }
 

@@ -3,7 +3,6 @@
 use super::problem::{Cost, INFINITE, PairTable, Problem};
 use super::tables::{Table, TableCache, is_infinite, plus};
 use cranelift_entity::EntityRef;
-use hlo_sort::SharedSort;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -229,7 +228,7 @@ impl Incidence {
             }
         }
         for node in 0..n_nodes {
-            incidents[starts[node] as usize..starts[node + 1] as usize].shared_sort_by_key(|incident| incident.other);
+            incidents[starts[node] as usize..starts[node + 1] as usize].sort_by_key(|incident| incident.other);
         }
         Incidence { starts, incidents }
     }

@@ -9,7 +9,6 @@ use super::limits::taken;
 use super::model::{Incidence, Model};
 use super::problem::Cost;
 use super::tables::{is_infinite, plus};
-use hlo_sort::SharedSort;
 
 /// An assignment on its way within the limits.
 pub(super) struct Repair<'a> {
@@ -43,7 +42,7 @@ impl<'a> Repair<'a> {
                 return true;
             }
             let mut moves: Vec<Move> = (0..self.states.len()).filter_map(|node| self.best_move(node)).collect();
-            moves.shared_sort_by(|left, right| left.price.total_cmp(&right.price));
+            moves.sort_by(|left, right| left.price.total_cmp(&right.price));
             let mut has_moved = false;
             for Move { node, to, .. } in moves {
                 let costs = self.costs_at(node as usize);

@@ -7,7 +7,6 @@
 use super::problem::{Cost, PairTable, Problem, VarId};
 use cranelift_entity::SecondaryMap;
 use hlo_ir::names::FixedHash;
-use hlo_sort::SharedSort;
 use indexmap::IndexMap;
 use std::sync::Arc;
 
@@ -39,7 +38,7 @@ pub(crate) fn find_repeats(problem: &Problem) -> Option<SecondaryMap<VarId, u32>
         for var in problem.variables.keys() {
             let mut around: Vec<(u32, bool, u32)> =
                 pairs_of[var].iter().map(|&(table, is_row, other)| (table, is_row, classes[other])).collect();
-            around.shared_sort();
+            around.sort();
             next[var] = known.insert_full((classes[var], around), ()).0 as u32;
         }
         (classes, n_classes) = (next, known.len());

@@ -9,7 +9,6 @@ use hlo_ir::cost::Costs;
 use hlo_ir::monoid::{Monoid, find_monoid};
 use hlo_ir::names::FixedHash;
 use hlo_ir::{CompId, InstId, Module, Opcode, ShapeId};
-use hlo_sort::SharedSort;
 use indexmap::{IndexMap, IndexSet};
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -155,7 +154,7 @@ fn refined(takers: &Takers, kinds: &Kinds, colours: &Colours) -> Colours {
     let mut finer = Colours::new();
     for &inst in kinds.keys() {
         let mut of_takers: Vec<(u32, u32)> = takers[inst].iter().map(|&(user, k)| (colours[user], k)).collect();
-        of_takers.shared_sort();
+        of_takers.sort();
         let next = known.len() as u32;
         finer[inst] = *known.entry((colours[inst], of_takers)).or_insert(next);
     }
@@ -190,7 +189,7 @@ fn find_seeds(module: &Module, comp: CompId, kinds: &Kinds, costs: &Costs<'_>) -
         seeds.extend(by_rank(module, comp, class).into_iter().filter(|seed| (2..=MOST_BRANCHES).contains(&seed.len())));
     }
     let mut seeds: Vec<Vec<InstId>> = seeds.into_iter().collect();
-    seeds.shared_sort_by_key(|seed| Reverse(costs.of(seed[0]).flops.saturating_mul(seed.len() as u64)));
+    seeds.sort_by_key(|seed| Reverse(costs.of(seed[0]).flops.saturating_mul(seed.len() as u64)));
     seeds.truncate(MOST_SEEDS);
     seeds
 }
@@ -218,13 +217,13 @@ pub(super) fn find_branches(module: &Module, comp: CompId) -> Vec<Branches> {
             continue;
         };
         let mut groups: Vec<Vec<InstId>> = found.groups.values().cloned().collect();
-        groups.iter_mut().for_each(|insts| insts.shared_sort());
-        groups.shared_sort();
+        groups.iter_mut().for_each(|insts| insts.sort());
+        groups.sort();
         if known.insert(groups) {
             sets.push(found);
         }
     }
-    sets.shared_sort_by(|a, b| flops(b).total_cmp(&flops(a)));
+    sets.sort_by(|a, b| flops(b).total_cmp(&flops(a)));
     let mut ways: Vec<Branches> = Vec::new();
     for first in 0..sets.len().min(MOST_WAYS) {
         let mut together = sets[first].clone();
@@ -248,7 +247,7 @@ pub(super) fn find_branches(module: &Module, comp: CompId) -> Vec<Branches> {
             ways.push(sets[first].clone());
         }
     }
-    ways.shared_sort_by(|a, b| flops(b).total_cmp(&flops(a)));
+    ways.sort_by(|a, b| flops(b).total_cmp(&flops(a)));
     ways.truncate(MOST_WAYS);
     ways
 }

@@ -7,7 +7,6 @@ use hlo_ir::edit::Builder;
 use hlo_ir::header::EntryLayout;
 use hlo_ir::shape::Dims;
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape};
-use hlo_sort::SharedSort;
 use serde::Serialize;
 
 /// A parameter that holds what several held.
@@ -240,7 +239,7 @@ pub fn unpack_program(before: &Module, state: &[StackedParam]) -> Option<Module>
             parts.push((old, pick(&mut module, stacked, branch)));
         }
     }
-    parts.shared_sort_by_key(|part| part.0);
+    parts.sort_by_key(|part| part.0);
     finish(module, comp, parts.into_iter().map(|part| part.1).collect())
 }
 
@@ -256,7 +255,7 @@ fn program(
     let comp = module.add_computation(of_entry);
     module.set_entry(comp);
     let mut numbers: Vec<usize> = state.iter().flat_map(|param| param.of.iter().copied()).collect();
-    numbers.shared_sort();
+    numbers.sort();
     let mut inputs: Vec<(usize, InstId)> = Vec::with_capacity(numbers.len());
     for (new, &old) in numbers.iter().enumerate() {
         let param = *before.comp(entry).params.get(old)?;

@@ -3,7 +3,6 @@
 use super::StepKind;
 use super::price::{Prices, StepsPrice};
 use super::space::{Place, Places, Space};
-use hlo_sort::SharedSort;
 
 /// Prices of greedy plans; none where a plan's rules do not reach the target, or do not apply.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -186,7 +185,7 @@ impl DimAxes {
         }
         let order =
             |axis: &usize| self.target.iter().flatten().position(|wanted| wanted == axis).map_or(0, |at| at + 1);
-        left.shared_sort_by_key(order);
+        left.sort_by_key(order);
         for (dim, &room) in room.iter().enumerate() {
             while let Some(k) = left.iter().position(|&axis| {
                 let n = space.n_places(&self.now[dim]) * space.atoms[axis].size;

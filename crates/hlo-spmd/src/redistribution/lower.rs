@@ -13,7 +13,6 @@ use crate::group_attrs::{ChannelIds, GroupAttrs};
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Module, Opcode, Shape};
-use hlo_sort::SharedSort;
 
 impl Redistribution {
     /// A per-device module of the plan: its parameter is the source tile, its root the target tile.
@@ -217,7 +216,7 @@ impl TileBuilder<'_> {
             })
             .collect();
         let mut perm: Vec<usize> = (0..gains.len()).collect();
-        perm.shared_sort_by_key(|&k| place_of(gains[k], &moved));
+        perm.sort_by_key(|&k| place_of(gains[k], &moved));
         // Where the atoms that come stand one after the other, the collective finds them there; else they go to the front.
         let first = gains.iter().position(|cell| matches!(cell, Cell::Atom(_))).unwrap_or(0);
         let are_together = perm.iter().take(moved.len()).copied().eq(first..first + moved.len());

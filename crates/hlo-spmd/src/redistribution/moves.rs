@@ -2,7 +2,6 @@
 
 use super::StepKind;
 use super::space::{AtomList, Place, Places, Space};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 /// A state and what can follow it.
@@ -95,7 +94,7 @@ impl<'a> Moves<'a> {
         };
         let mut movers: Vec<usize> = (0..self.n_atoms()).filter(is_mover).collect();
         // In the target's order, in which several are appended to one segment.
-        movers.shared_sort_by_key(|&a| (self.target[a], a));
+        movers.sort_by_key(|&a| (self.target[a], a));
         let mut state = Exchange { places: self.from.clone(), local: self.local.clone(), moved: 0 };
         self.exchange(kind, &movers, &mut state, visit);
     }

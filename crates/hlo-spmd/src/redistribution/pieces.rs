@@ -8,7 +8,6 @@
 use super::bound::{Extent, overlap, volume};
 use hlo_ir::Dims;
 use hlo_ir::names::FixedHash;
-use hlo_sort::SharedSort;
 use indexmap::IndexMap;
 use std::collections::BTreeMap;
 use std::hash::BuildHasherDefault;
@@ -100,7 +99,7 @@ impl Ends<'_> {
     fn borders(&self) -> Vec<Vec<i64>> {
         let of_dim = |dim: usize| {
             let mut all: Vec<i64> = self.held.iter().flat_map(|extent| [extent[dim].0, extent[dim].1]).collect();
-            all.shared_sort();
+            all.sort();
             all.dedup();
             all
         };
@@ -153,7 +152,7 @@ impl Ends<'_> {
             corners.iter_mut().zip(corner).for_each(|(all, &at)| all.push(at));
         }
         corners.iter_mut().for_each(|all| {
-            all.shared_sort();
+            all.sort();
             all.dedup();
         });
         let choices: Vec<&[usize]> = pieces.iter().map(|piece| self.holders_of(piece, holders, &corners)).collect();
@@ -211,7 +210,7 @@ impl Ends<'_> {
             write.valid[piece.device] = sizes(&piece.extent);
         }
         if let Some(pairs) = &mut write.pairs {
-            pairs.shared_sort();
+            pairs.sort();
         }
         write
     }
@@ -226,7 +225,7 @@ fn assigned(choices: &[&[usize]], n_devices: usize, most: usize) -> Option<Vec<u
         let mut from: Vec<Option<(usize, Option<usize>)>> = vec![None; n_devices];
         let mut queue: std::collections::VecDeque<usize> = std::collections::VecDeque::new();
         let mut ordered = choices[request].to_vec();
-        ordered.shared_sort_by_key(|&device| load[device].len());
+        ordered.sort_by_key(|&device| load[device].len());
         for device in ordered {
             from[device] = Some((request, None));
             queue.push_back(device);

@@ -16,7 +16,6 @@ use hlo_ir::axes::{AxisSharding, SubAxis, refine_together};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::sharding::Reduction;
 use hlo_ir::{ArrayShape, Dims};
-use hlo_sort::SharedSort;
 
 /// What is to be planned.
 #[derive(Clone, Copy, Debug)]
@@ -144,7 +143,7 @@ impl<'a> Problem<'a> {
         }
         let sorted = |parts: &[SubAxis]| {
             let mut axes: Vec<usize> = parts.iter().map(|part| part.axis).collect();
-            axes.shared_sort();
+            axes.sort();
             axes
         };
         if sorted(&source.manual) != sorted(&target.manual) {
@@ -448,7 +447,7 @@ fn assign(
     let mut atoms: Vec<usize> =
         (0..space.atoms.len()).filter(|&a| places[a] == Place::Free && space.atoms[a].size == size).collect();
     // The target's own atom first, then those that the target does not place.
-    atoms.shared_sort_by_key(|&a| (target[a] != place, matches!(target[a], Place::On { .. })));
+    atoms.sort_by_key(|&a| (target[a] != place, matches!(target[a], Place::On { .. })));
     for atom in atoms {
         places[atom] = place;
         assign(space, rest, target, takes_one, places, out);

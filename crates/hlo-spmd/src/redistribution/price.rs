@@ -4,7 +4,6 @@ use super::StepKind;
 use super::space::{Place, Places, Space, permutation};
 use hlo_cluster::{Algo, Cluster, Collective, CollectiveCost};
 use hlo_ir::names::FixedHash;
-use hlo_sort::SharedSort;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
@@ -152,6 +151,6 @@ pub(super) fn moved_atoms(from: &Places, to: &Places) -> Vec<usize> {
         (place @ Place::On { .. }, _) | (_, place @ Place::On { .. }) => (place, a),
         (place, _) => (place, a),
     };
-    moved.shared_sort_by_key(key);
+    moved.sort_by_key(key);
     moved
 }

@@ -6,7 +6,6 @@
 
 use hlo_ir::Dims;
 use hlo_ir::axes::{AxisMesh, AxisSharding, SubAxis};
-use hlo_sort::SharedSort;
 use smallvec::SmallVec;
 
 /// Where an atom is.
@@ -91,7 +90,7 @@ pub(super) fn segments(padded: &[i64], source: &AxisSharding, target: &AxisShard
             axes.iter().scan(1, |n, axis| Some(*n * axis.size).inspect(|&next| *n = next)).collect()
         };
         let mut all = [cuts(source), cuts(target), vec![size]].concat();
-        all.shared_sort();
+        all.sort();
         all.dedup();
         let fits = |&cut: &i64| all.iter().all(|&other| other % cut == 0 || cut % other == 0);
         let mut before = 1;
@@ -146,7 +145,7 @@ impl Space {
             Place::On { depth, .. } => depth,
             Place::Free | Place::Partial => 0,
         };
-        lists.iter_mut().for_each(|list| list.shared_sort_by_key(depth));
+        lists.iter_mut().for_each(|list| list.sort_by_key(depth));
         lists
     }
 
@@ -199,7 +198,7 @@ impl Space {
             groups.entry(rest).or_default().push((self.place_along(position, atoms), device));
         }
         let sorted = |mut group: Vec<(i64, u32)>| {
-            group.shared_sort();
+            group.sort();
             group.into_iter().map(|(_, device)| device).collect()
         };
         groups.into_values().map(sorted).collect()

@@ -15,7 +15,6 @@ use hlo_ir::module::UserMap;
 use hlo_ir::op::FactorRule;
 use hlo_ir::{CompId, InstId, InstMap, Module};
 use hlo_pass::{Deadline, OutOfTime};
-use hlo_sort::SharedSort;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -122,7 +121,7 @@ impl Finder<'_> {
         all.extend(before);
         self.taken.extend(all.iter().copied());
         self.follow(&mut all, &mut members);
-        all.shared_sort_by_key(|&inst| self.position[inst]);
+        all.sort_by_key(|&inst| self.position[inst]);
         let outputs = all.into_iter().filter(|&inst| self.is_read_outside(inst, &members)).collect();
         Ok(MatrixUpdate { members, outputs })
     }

@@ -7,7 +7,6 @@ use hlo_analysis::code::code_computations;
 use hlo_ir::op::Flow;
 use hlo_ir::{CompId, InstId, Module};
 use hlo_pass::{OutOfTime, PassCx};
-use hlo_sort::SharedSort;
 
 /// Updates that are alike.
 pub(super) struct Kind {
@@ -80,7 +79,7 @@ fn groups_of_collectives(module: &Module) -> Vec<Vec<Vec<u32>>> {
         }
     }
     let mut found: Vec<_> = found.into_iter().collect();
-    found.shared_sort_by_key(|groups| std::cmp::Reverse(groups.first().map_or(0, Vec::len)));
+    found.sort_by_key(|groups| std::cmp::Reverse(groups.first().map_or(0, Vec::len)));
     found
 }
 

@@ -46,15 +46,14 @@ use crate::tables::IndexSet;
 use alike::Source;
 use exchange::Exchange;
 use hlo_analysis::Preserved;
-use hlo_analysis::time::Machine;
 use hlo_ir::diag::Entity;
 use hlo_ir::module::UserMap;
 use hlo_ir::{InstId, Module};
+use hlo_mesh::Machine;
 use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_sort::SharedSort;
 use hlo_spmd::{CollectiveChange, DimRun, ShardBuilder, ShardFormat, SpmdError};
 use in_shards::{InShards, find_gathered, find_sliced};
 use kinds::{Kind, find_kinds, is_any_dependent};
@@ -106,7 +105,7 @@ impl Pass for DistributeMatrixUpdates {
         cx.report.count("matrix-updates-distributed", 0);
         let size = kinds.len().div_ceil(MOST_BATCHES).max(1);
         if size > 1 {
-            kinds.shared_sort_by_key(|kind| kind.given_bytes(module));
+            kinds.sort_by_key(|kind| kind.given_bytes(module));
         }
         let mut now_ns = None;
         let mut is_changed = false;

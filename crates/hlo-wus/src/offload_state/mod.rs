@@ -51,14 +51,13 @@ use crate::pairs::{Pair, parse_pairs};
 use find::{Found, State, find_state};
 use hlo_analysis::Preserved;
 use hlo_analysis::memory::memory_sizes;
-use hlo_analysis::time::Machine;
 use hlo_ir::Module;
 use hlo_ir::diag::Entity;
+use hlo_mesh::Machine;
 use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Decision, MemoryChange};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
-use hlo_sort::SharedSort;
 use write::offload;
 
 /// The pass as the command line knows it.
@@ -126,7 +125,7 @@ impl Pass for OffloadState {
             cx.report.unchanged_because = Some(why);
             return Ok(Changed::No);
         }
-        states.shared_sort_by_key(|state| (std::cmp::Reverse(state.bytes), state.param_number));
+        states.sort_by_key(|state| (std::cmp::Reverse(state.bytes), state.param_number));
         let made = self.make(module, &states, cx)?;
         let least_bytes = made.as_ref().map_or(before.peak_bytes, |made| made.peak_bytes.min(before.peak_bytes));
         if self.limit > 0 && least_bytes > self.limit {

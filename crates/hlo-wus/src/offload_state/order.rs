@@ -7,7 +7,6 @@
 use super::find::State;
 use cranelift_entity::SecondaryMap;
 use hlo_ir::{CompId, InstId, Module};
-use hlo_sort::SharedSort;
 
 /// The instructions of `entry`, reordered.
 pub(super) fn grouped_order(module: &Module, entry: CompId, states: &[State]) -> Vec<InstId> {
@@ -30,7 +29,7 @@ pub(super) fn grouped_order(module: &Module, entry: CompId, states: &[State]) ->
         .iter()
         .map(|state| (ready_at(state), state.dependents.first().map_or(0, |&inst| position[inst]), state))
         .collect();
-    ranked.shared_sort_by_key(|&(ready, first, state)| (ready, first, state.param_number));
+    ranked.sort_by_key(|&(ready, first, state)| (ready, first, state.param_number));
     // Of each dependent the last array that it depends on.
     let mut rank: SecondaryMap<InstId, usize> = SecondaryMap::new();
     for (place, (_, _, state)) in ranked.iter().enumerate() {
@@ -43,6 +42,6 @@ pub(super) fn grouped_order(module: &Module, entry: CompId, states: &[State]) ->
         false => (position[inst], false, 0, position[inst]),
     };
     let mut order = insts.clone();
-    order.shared_sort_by_key(|&inst| key(inst));
+    order.sort_by_key(|&inst| key(inst));
     order
 }

@@ -11,7 +11,6 @@ use hlo_ir::op::Flow;
 use hlo_ir::shape::MemorySpace;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use hlo_pass::PassError;
-use hlo_sort::SharedSort;
 use hlo_spmd::{Appender, is_rebuilt};
 
 /// How many arrays are on the device beside the one whose update runs: an array waits for the update of the one this many before it.
@@ -30,7 +29,7 @@ pub(super) fn offload(module: &mut Module, states: &[State]) -> Result<(), PassE
     order.iter().enumerate().for_each(|(at, &inst)| position[inst] = at);
     let first_use = |state: &State| state.dependents.iter().map(|&inst| position[inst]).min().unwrap_or(0);
     let mut sorted: Vec<&State> = states.iter().collect();
-    sorted.shared_sort_by_key(|state| (first_use(state), state.param_number));
+    sorted.sort_by_key(|state| (first_use(state), state.param_number));
     // What is new before and behind an instruction.
     let mut before: SecondaryMap<InstId, Vec<InstId>> = SecondaryMap::new();
     let mut behind: SecondaryMap<InstId, Vec<InstId>> = SecondaryMap::new();

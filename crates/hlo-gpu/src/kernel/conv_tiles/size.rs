@@ -1,6 +1,5 @@
 //! Sizes of a convolution's tiles, and which elements of a tile a thread has.
 
-use hlo_sort::SharedSort;
 use std::fmt::Display;
 
 use smallvec::SmallVec;
@@ -104,7 +103,7 @@ pub(super) fn rows_of_fast(units: Units, (m, n): (i64, i64), n_groups: i64) -> S
     let timed =
         SIZES.iter().filter(|size| size.units == units).map(|size| (size.rounds((m, n), n_groups), size.tile[0]));
     let mut timed: SmallVec<[(i64, i64); 8]> = timed.collect();
-    timed.shared_sort_by_key(|&(time, _)| time);
+    timed.sort_by_key(|&(time, _)| time);
     let most = timed.first().map_or(0, |&(best, _)| best.saturating_add(best / 50));
     let mut rows: SmallVec<[i64; 4]> = SmallVec::new();
     for (_, n_rows) in timed.into_iter().take_while(|&(time, _)| time <= most) {

@@ -3,7 +3,6 @@
 use crate::plan::ranges::{RangeMap, range};
 use crate::plan::{BufferId, CommunicatorId, Place, Plan, PlanValueId, Step, Work};
 use hlo_ir::Literal;
-use hlo_sort::SharedSort;
 use std::collections::BTreeMap;
 
 /// What kernels' and products' accesses need at least; buffers that are parts of others are as their elements are.
@@ -125,7 +124,7 @@ fn communicators(plan: &Plan, errors: &mut Vec<String>) {
     let n_devices = plan.n_replicas.saturating_mul(plan.n_partitions);
     for (id, groups) in plan.communicators.iter() {
         let mut members: Vec<u32> = groups.iter().flatten().copied().collect();
-        members.shared_sort();
+        members.sort();
         let n = members.len();
         members.dedup();
         if members.len() != n {

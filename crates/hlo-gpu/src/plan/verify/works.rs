@@ -6,7 +6,6 @@ use crate::plan::{
     has_library_types,
 };
 use hlo_ir::DType;
-use hlo_sort::SharedSort;
 
 /// What the hardware takes of one block.
 const MOST_THREADS: u32 = 1024;
@@ -216,7 +215,7 @@ impl Check<'_> {
         }
         // A source may send to several: a broadcast is so lowered.
         let mut targets: Vec<u32> = pairs.iter().map(|pair| pair.1).collect();
-        targets.shared_sort();
+        targets.sort();
         if let Some(twice) = targets.windows(2).find(|pair| pair[0] == pair[1]) {
             self.wrong(format!("permute expects each target once, found {} twice", twice[0]));
         }
@@ -241,7 +240,7 @@ fn writes_each_once(gemm: &Gemm) -> bool {
         (output.col_stride_elems, gemm.n),
     ];
     let mut dims: Vec<(u64, u64)> = dims.into_iter().filter(|&(_, n)| n > 1).collect();
-    dims.shared_sort();
+    dims.sort();
     let mut reach = 0u64;
     dims.into_iter().all(|(stride, n)| {
         let is_apart = stride > reach;

@@ -1,7 +1,6 @@
 //! Tables of a page. They are whole without scripts; the page's script sorts them and folds long ones.
 
 use super::escape::{escaped, shortened};
-use hlo_sort::SharedSort;
 use std::fmt::Write;
 
 /// A column: its heading, and whether it has numbers.
@@ -108,7 +107,7 @@ impl Table<'_> {
 
 /// The first `most` of rows sorted by their size, and how many were left out with what size together.
 pub(crate) fn largest<T>(mut rows: Vec<T>, most: usize, size: impl Fn(&T) -> u64) -> (Vec<T>, usize, u64) {
-    rows.shared_sort_by_key(|row| std::cmp::Reverse(size(row)));
+    rows.sort_by_key(|row| std::cmp::Reverse(size(row)));
     let rest = rows.split_off(most.min(rows.len()));
     let rest_bytes = rest.iter().fold(0u64, |sum, row| sum.saturating_add(size(row)));
     (rows, rest.len(), rest_bytes)

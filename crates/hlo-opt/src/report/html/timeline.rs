@@ -1,10 +1,9 @@
 //! The timeline's data: tasks of both modules, few enough for a browser.
 
-use hlo_analysis::time::{Exchange, Lane, Span, exchange_of};
-use hlo_cluster::Collective;
+use hlo_analysis::time::{Lane, Span};
 use hlo_ir::Opcode;
 use hlo_ir::op::CostRule;
-use hlo_sort::SharedSort;
+use hlo_mesh::Exchange;
 use serde_json::{Value, json};
 
 use super::escape::shortened;
@@ -39,12 +38,12 @@ fn kind(span: &Span) -> usize {
             }
         }
         (Some(Lane::Copy), _) => 2,
-        (Some(Lane::Communication), Some(rule)) => match exchange_of(rule) {
-            Exchange::Groups(Collective::AllReduce | Collective::Reduce) => 3,
-            Exchange::Groups(Collective::ReduceScatter) => 4,
-            Exchange::Groups(Collective::AllGather) => 5,
+        (Some(Lane::Communication), Some(rule)) => match Exchange::of(rule) {
+            Exchange::AllReduce => 3,
+            Exchange::ReduceScatter => 4,
+            Exchange::AllGather => 5,
             Exchange::AllToAll => 6,
-            Exchange::Groups(Collective::Broadcast) | Exchange::Permute => 7,
+            Exchange::Broadcast | Exchange::Permute => 7,
         },
         (Some(Lane::Compute | Lane::Communication), _) => {
             usize::from(matches!(row.cost, CostRule::Dot | CostRule::Convolution))
@@ -149,7 +148,7 @@ pub(super) fn side(title: &str, view: &View, figures: &Figures) -> Option<Value>
     ];
     let bars_of = |wanted: Option<Lane>| {
         let mut bars: Vec<Bar> = spans.iter().filter(|span| span.lane == wanted).map(Bar::of).collect();
-        bars.shared_sort_by(|a, b| a.start_s.total_cmp(&b.start_s));
+        bars.sort_by(|a, b| a.start_s.total_cmp(&b.start_s));
         bars
     };
     let bars = bounded(lanes.iter().map(|(lane, _)| bars_of(*lane)).collect(), time.critical_path_s);

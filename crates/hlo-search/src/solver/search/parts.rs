@@ -9,7 +9,6 @@ use crate::solver::model::{Incidence, Model, fix_state};
 use crate::solver::problem::{Cost, INFINITE};
 use crate::solver::sweep::{Closed, Sweeper};
 use crate::solver::tables::is_infinite;
-use hlo_sort::SharedSort;
 
 /// How far a part has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -320,6 +319,6 @@ fn node_to_branch(part: &Part) -> Option<(usize, Vec<u32>)> {
     let costs = &part.model.nodes[node].costs;
     let mut states: Vec<u32> = (0..costs.len() as u32).filter(|state| !is_infinite(costs[*state as usize])).collect();
     let best = part.states.as_ref().map(|states| states[node]);
-    states.shared_sort_by_key(|state| Some(*state) != best);
+    states.sort_by_key(|state| Some(*state) != best);
     Some((node, states))
 }

@@ -1,6 +1,6 @@
 //! The machine that a module runs on: links from a cluster model, and one device profile for every device.
 
-use super::kernel::{Arithmetic, KernelCost, Unit};
+use crate::work::{Arithmetic, KernelCost, KernelWork, Unit};
 use hlo_cluster::{Algo, Cluster, ClusterError, Collective, CollectiveCost, DeviceProfile};
 use hlo_ir::DType;
 use std::fmt;
@@ -41,15 +41,6 @@ impl fmt::Display for SizeMismatch {
              a machine by name, such as h200, has as many as the module wants"
         )
     }
-}
-
-/// What one kernel does.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct KernelWork {
-    /// Bytes that it reads from and writes to memory.
-    pub bytes: f64,
-    /// Seconds of its arithmetic: [`Machine::vector_s`], [`Machine::matrix_s`], or a sum of these.
-    pub arithmetic_s: f64,
 }
 
 impl Machine {
