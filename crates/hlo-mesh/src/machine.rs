@@ -32,6 +32,8 @@ pub struct SizeMismatch {
     pub cluster: String,
 }
 
+impl std::error::Error for SizeMismatch {}
+
 impl fmt::Display for SizeMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SizeMismatch { n_devices, n_cluster_devices, cluster } = self;

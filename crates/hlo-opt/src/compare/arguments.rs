@@ -13,9 +13,10 @@ pub(crate) struct JudgeArgs {
     pub inputs: InputArgs,
     /// How many inputs to draw, with one seed after the other
     ///
-    /// The trials after the first look for what it does not reach: indices beyond their bounds, integers of all sizes, values near the
-    /// constants with which the program compares them, small, large and equal values, zeros, and, where the program checks that something
-    /// is finite, an input that is not. [default: 5, or up to 10 where counters are compared with constants]
+    /// The first trial draws plain values. Later trials draw what plain values rarely reach: the last index and indices beyond it, each
+    /// branch of a switch, integers of all sizes, values near the constants with which the program compares them, small, large, negative,
+    /// equal and zero values, negative divisors, and, where the program checks that something is finite, an infinity or a NaN. [default:
+    /// 6, or up to 12 where counters are compared with constants]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..1 << 20))]
     #[arg(conflicts_with = "inputs")]
     pub trials: Option<u64>,

@@ -8,6 +8,7 @@ use hlo_ir::axes::AxisSharding;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::sharding::{LeafSharding, Sharding};
 use hlo_ir::{ArrayShape, Dims, Shape};
+use hlo_mesh::Exchange;
 use hlo_spmd::redistribution::{
     Redistribution, RedistributionRequest, RedistributionStep, StepKind, StepsPrice, plan_redistribution,
 };
@@ -229,7 +230,7 @@ impl Question {
 
     fn step_text(&self, number: usize, step: &RedistributionStep, out: &mut String) {
         let who = match (step.kind, step.groups.is_empty()) {
-            (StepKind::Permute | StepKind::Pieces, _) => pairs_text(&step.pairs),
+            (StepKind::Exchange(Exchange::Permute) | StepKind::Pieces, _) => pairs_text(&step.pairs),
             (_, true) => "on every device".to_string(),
             (_, false) => groups_text(&step.groups),
         };

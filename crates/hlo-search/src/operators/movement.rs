@@ -2,6 +2,7 @@
 
 use super::operator::{AxisOperator, Operator, OperatorError};
 use super::state::TensorState;
+use hlo_mesh::Exchange;
 use smallvec::SmallVec;
 
 /// What one or two operators are on devices.
@@ -11,16 +12,10 @@ pub enum Movement {
     Nothing,
     /// Each device keeps a part of what it has.
     Slice,
-    /// `Combine`.
-    AllGather,
-    /// `Reduce`.
-    AllReduce,
-    /// `Reduce`, then `Partition` along the same axis.
-    ReduceScatter,
-    /// `Combine`, then `Partition` of another dim along the same axis.
-    AllToAll,
-    /// `Combine`, then `Partition` of the same dim along another axis of equal size.
-    Permute,
+    /// `Combine` is an all-gather and `Reduce` an all-reduce. `Reduce` and then `Partition` along the same axis is a reduce-scatter.
+    /// `Combine` and then `Partition` is an all-to-all (another dim, the same axis) or a permute (the same dim, another axis of equal
+    /// size). No operators are a broadcast.
+    Exchange(Exchange),
 }
 
 /// One movement along one axis, or an all-reduce along several.
@@ -60,18 +55,20 @@ pub fn movements(
         let n: u64 = axes.iter().map(|&axis| mesh[axis]).product();
         let bytes = |local_dims: &[u64]| elem_bytes * local_dims.iter().product::<u64>();
         let received_bytes = match movement {
-            Movement::Nothing | Movement::Slice => 0,
-            Movement::AllGather => (n - 1) * bytes(&local_before),
-            Movement::AllReduce => 2 * (n - 1) * elem_bytes * local_before.iter().product::<u64>().div_ceil(n),
-            Movement::ReduceScatter => (n - 1) * bytes(&state.local_dims(&dims, mesh)),
-            Movement::AllToAll => {
+            Movement::Nothing | Movement::Slice | Movement::Exchange(Exchange::Broadcast) => 0,
+            Movement::Exchange(Exchange::AllGather) => (n - 1) * bytes(&local_before),
+            Movement::Exchange(Exchange::AllReduce) => {
+                2 * (n - 1) * elem_bytes * local_before.iter().product::<u64>().div_ceil(n)
+            }
+            Movement::Exchange(Exchange::ReduceScatter) => (n - 1) * bytes(&state.local_dims(&dims, mesh)),
+            Movement::Exchange(Exchange::AllToAll) => {
                 let mut block = local_before;
                 if let Some(dim) = taken[1].operator.dim() {
                     block[dim] = block[dim].div_ceil(n);
                 }
                 (n - 1) * bytes(&block)
             }
-            Movement::Permute => bytes(&local_before),
+            Movement::Exchange(Exchange::Permute) => bytes(&local_before),
         };
         moves.push(Move { movement, axes, received_bytes });
         rest = after;
@@ -87,7 +84,7 @@ fn find_movement(operators: &[AxisOperator], mesh: &[u64]) -> Option<(Movement, 
     }
     let movement = match first.operator {
         Operator::Partition(_) => Movement::Slice,
-        Operator::Combine(_) => Movement::AllGather,
+        Operator::Combine(_) => Movement::Exchange(Exchange::AllGather),
         Operator::Replicate | Operator::Pipeline { .. } | Operator::Batch { .. } => Movement::Nothing,
         Operator::Reduce => {
             let n_reduced = operators.iter().take_while(|operator| operator.operator == Operator::Reduce).count();
@@ -95,7 +92,7 @@ fn find_movement(operators: &[AxisOperator], mesh: &[u64]) -> Option<(Movement, 
             let is_last_apart = operators
                 .get(n_reduced - 1..=n_reduced)
                 .is_some_and(|pair| movement_of_pair(&pair[0], &pair[1], mesh).is_some());
-            return Some((Movement::AllReduce, n_reduced - usize::from(is_last_apart)));
+            return Some((Movement::Exchange(Exchange::AllReduce), n_reduced - usize::from(is_last_apart)));
         }
     };
     Some((movement, 1))
@@ -113,14 +110,13 @@ fn movement_of_pair(first: &AxisOperator, second: &AxisOperator, mesh: &[u64]) -
             let has_equal_size = mesh.get(first.axis) == mesh.get(second.axis);
             match (has_same_axis, from == to) {
                 (true, true) => Some(Movement::Nothing),
-                (true, false) => Some(Movement::AllToAll),
-                (false, true) => has_equal_size.then_some(Movement::Permute),
+                (true, false) => Some(Movement::Exchange(Exchange::AllToAll)),
+                (false, true) => has_equal_size.then_some(Movement::Exchange(Exchange::Permute)),
                 (false, false) => None,
             }
         }
-        Operator::Reduce => {
-            (has_same_axis && matches!(second.operator, Operator::Partition(_))).then_some(Movement::ReduceScatter)
-        }
+        Operator::Reduce => (has_same_axis && matches!(second.operator, Operator::Partition(_)))
+            .then_some(Movement::Exchange(Exchange::ReduceScatter)),
         Operator::Pipeline { .. } => (second.operator == first.operator.adjoint()).then_some(Movement::Nothing),
         Operator::Replicate | Operator::Batch { .. } => None,
     }

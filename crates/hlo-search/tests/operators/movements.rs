@@ -3,6 +3,7 @@
 use crate::array::{Array, index_of};
 use crate::number::Residue;
 use crate::random::Random;
+use hlo_mesh::Exchange;
 use hlo_search::{AxisOperator, AxisState, Move, Movement, Operator, OperatorError, TensorState, movements};
 use std::collections::BTreeSet;
 
@@ -160,21 +161,36 @@ fn devices_receive_what_they_miss() {
     let (r, rows, columns) = (AxisState::Replicated, AxisState::Cut(0), AxisState::Cut(1));
     let cases: &[(&[u64], TensorState, &[AxisOperator], Movement)] = &[
         (&[6], state(&[r]), &[on(0, Operator::Partition(1))], Movement::Slice),
-        (&[6], state(&[rows]), &[on(0, Operator::Combine(0))], Movement::AllGather),
-        (&[6], state(&[rows]), &[on(0, Operator::Combine(0)), on(0, Operator::Partition(1))], Movement::AllToAll),
+        (&[6], state(&[rows]), &[on(0, Operator::Combine(0))], Movement::Exchange(Exchange::AllGather)),
+        (
+            &[6],
+            state(&[rows]),
+            &[on(0, Operator::Combine(0)), on(0, Operator::Partition(1))],
+            Movement::Exchange(Exchange::AllToAll),
+        ),
         (&[6], state(&[r]), &[on(0, Operator::Replicate)], Movement::Nothing),
         (&[6], state(&[r]), &[on(0, Operator::Partition(0)), on(0, Operator::Combine(0))], Movement::Nothing),
         (&[6], state(&[rows]), &[on(0, Operator::Combine(0)), on(0, Operator::Partition(0))], Movement::Nothing),
-        (&[2, 3], state(&[rows, columns]), &[on(1, Operator::Combine(1))], Movement::AllGather),
-        (&[2, 3], state(&[rows, rows]), &[on(1, Operator::Combine(0))], Movement::AllGather),
+        (&[2, 3], state(&[rows, columns]), &[on(1, Operator::Combine(1))], Movement::Exchange(Exchange::AllGather)),
+        (&[2, 3], state(&[rows, rows]), &[on(1, Operator::Combine(0))], Movement::Exchange(Exchange::AllGather)),
         (
             &[2, 3],
             state(&[columns, rows]),
             &[on(0, Operator::Combine(1)), on(0, Operator::Partition(0))],
-            Movement::AllToAll,
+            Movement::Exchange(Exchange::AllToAll),
         ),
-        (&[2, 2], state(&[rows, r]), &[on(0, Operator::Combine(0)), on(1, Operator::Partition(0))], Movement::Permute),
-        (&[3, 3], state(&[r, rows]), &[on(1, Operator::Combine(0)), on(0, Operator::Partition(0))], Movement::Permute),
+        (
+            &[2, 2],
+            state(&[rows, r]),
+            &[on(0, Operator::Combine(0)), on(1, Operator::Partition(0))],
+            Movement::Exchange(Exchange::Permute),
+        ),
+        (
+            &[3, 3],
+            state(&[r, rows]),
+            &[on(1, Operator::Combine(0)), on(0, Operator::Partition(0))],
+            Movement::Exchange(Exchange::Permute),
+        ),
     ];
     let dims = [36, 72];
     for (mesh, before, operators, movement) in cases {
@@ -206,20 +222,29 @@ fn reductions_receive_what_rings_send() {
     };
     let (reduce, scatter) = (Operator::Reduce, Operator::Partition(0));
     let p = 4 * 24 * 10;
-    assert_eq!(received(&[on(0, reduce)], &[24, 10], &[6]), [(Movement::AllReduce, vec![0], 2 * p * 5 / 6)]);
+    assert_eq!(
+        received(&[on(0, reduce)], &[24, 10], &[6]),
+        [(Movement::Exchange(Exchange::AllReduce), vec![0], 2 * p * 5 / 6)]
+    );
     assert_eq!(
         received(&[on(0, reduce), on(0, scatter)], &[24, 10], &[6]),
-        [(Movement::ReduceScatter, vec![0], p * 5 / 6)]
+        [(Movement::Exchange(Exchange::ReduceScatter), vec![0], p * 5 / 6)]
     );
     let and_back = [on(0, reduce), on(0, scatter), on(0, Operator::Combine(0))];
     let both = received(&and_back, &[24, 10], &[6]);
     assert_eq!(both.iter().map(|found| found.2).sum::<u64>(), 2 * p * 5 / 6, "as much as the all-reduce");
     // Two partial axes are one all-reduce over six devices, less than one after the other.
     let flat = received(&[on(0, reduce), on(1, reduce)], &[24, 10], &[2, 3]);
-    assert_eq!(flat, [(Movement::AllReduce, vec![0, 1], 2 * p * 5 / 6)]);
+    assert_eq!(flat, [(Movement::Exchange(Exchange::AllReduce), vec![0, 1], 2 * p * 5 / 6)]);
     // The last reduction goes with a partition behind it.
     let last = received(&[on(0, reduce), on(1, reduce), on(1, scatter)], &[24, 10], &[2, 3]);
-    assert_eq!(last, [(Movement::AllReduce, vec![0], p), (Movement::ReduceScatter, vec![1], p * 2 / 3)]);
+    assert_eq!(
+        last,
+        [
+            (Movement::Exchange(Exchange::AllReduce), vec![0], p),
+            (Movement::Exchange(Exchange::ReduceScatter), vec![1], p * 2 / 3)
+        ]
+    );
     // Seven rows on six devices are parts of two rows, twelve with padding.
     let uneven = received(&and_back, &[7, 10], &[6]);
     assert_eq!(uneven.iter().map(|found| found.2).collect::<Vec<_>>(), [5 * 80, 5 * 80]);

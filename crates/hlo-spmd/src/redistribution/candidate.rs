@@ -7,6 +7,7 @@ use super::space::{Places, Space, permutation};
 use super::{StepKind, describe};
 use hlo_ir::Dims;
 use hlo_ir::axes::AxisSharding;
+use hlo_mesh::Exchange;
 
 /// One step of a plan.
 #[derive(Clone, PartialEq, Debug)]
@@ -99,10 +100,8 @@ impl<'p> RouteBuilder<'p> {
         let because = describe::because(space, kind, from, to);
         let step = self.step(kind, price, tile, state, because);
         match kind {
-            StepKind::Permute => step.pairs = permutation((space, from), (space, to)),
-            StepKind::AllGather | StepKind::AllToAll | StepKind::ReduceScatter | StepKind::AllReduce => {
-                step.groups = space.groups(&moved_atoms(from, to));
-            }
+            StepKind::Exchange(Exchange::Permute) => step.pairs = permutation((space, from), (space, to)),
+            StepKind::Exchange(_) => step.groups = space.groups(&moved_atoms(from, to)),
             StepKind::Pad | StepKind::Slice | StepKind::Pieces | StepKind::Trim => {}
         }
         self.route.push(LoweredStep::Leg { space: space.clone(), kind, from: from.clone(), to: to.clone() });
@@ -115,7 +114,7 @@ impl<'p> RouteBuilder<'p> {
             false => "the devices of the target stand in another order",
         };
         let (tile, state) = (space.local_dims(places, rank), describe::state(space, places, rank));
-        self.step(StepKind::Permute, price, tile, state, because.into()).pairs = pairs.clone();
+        self.step(StepKind::Exchange(Exchange::Permute), price, tile, state, because.into()).pairs = pairs.clone();
         self.route.push(LoweredStep::Reorder(pairs));
     }
 

@@ -3,6 +3,7 @@
 use super::StepKind;
 use super::search::Leg;
 use super::space::{Place, Places, Space};
+use hlo_mesh::Exchange;
 
 /// Steps from one state to another.
 ///
@@ -56,10 +57,10 @@ fn reduced(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
         to[a] = due_place(space, &to, target, a).unwrap_or(now[a]);
     }
     if to != *now {
-        return Some((StepKind::ReduceScatter, to));
+        return Some((StepKind::Exchange(Exchange::ReduceScatter), to));
     }
     due.iter().for_each(|&a| to[a] = Place::Free);
-    (to != *now).then_some((StepKind::AllReduce, to))
+    (to != *now).then_some((StepKind::Exchange(Exchange::AllReduce), to))
 }
 
 fn early_sliced(space: &Space, now: &Places, target: &Places) -> Places {
@@ -114,7 +115,7 @@ fn exchanged(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
         gaining.push(gains);
         to[a] = place;
     }
-    (to != *now).then_some((StepKind::AllToAll, to))
+    (to != *now).then_some((StepKind::Exchange(Exchange::AllToAll), to))
 }
 
 /// Every segment keeps its number of tiles, and takes as many of the target's atoms as that has room for; other atoms fill the rest.
@@ -150,7 +151,7 @@ fn permuted(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
     }
     let is_full = filled.iter().zip(&lists).all(|((n, _), list)| *n == space.n_places(list));
     let n_right = |places: &Places| places.iter().zip(target).filter(|(a, b)| a == b).count();
-    (is_full && n_right(&to) > n_right(now)).then_some((StepKind::Permute, to))
+    (is_full && n_right(&to) > n_right(now)).then_some((StepKind::Exchange(Exchange::Permute), to))
 }
 
 /// Whether an atom of a segment, or one before it, is not where the target has it.
@@ -170,5 +171,5 @@ fn gathered(space: &Space, now: &Places, target: &Places) -> Option<Leg> {
             }
         }
     }
-    (to != *now).then_some((StepKind::AllGather, to))
+    (to != *now).then_some((StepKind::Exchange(Exchange::AllGather), to))
 }

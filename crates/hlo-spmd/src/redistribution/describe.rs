@@ -4,6 +4,7 @@ use super::StepKind;
 use super::price::moved_atoms;
 use super::space::{Place, Places, Space};
 use hlo_ir::axes::AxisSharding;
+use hlo_mesh::Exchange;
 
 /// A letter for each axis, major first.
 pub(super) fn letters(sizes: &[i64]) -> Vec<(char, i64)> {
@@ -84,11 +85,15 @@ pub(super) fn because(space: &Space, kind: StepKind, from: &Places, to: &Places)
             (StepKind::Slice, _, Some(to)) => {
                 format!("every device holds dim {to} whole and keeps its part along {axes}")
             }
-            (StepKind::AllGather, Some(from), _) => format!("dim {from} is to be whole along {axes}"),
-            (StepKind::ReduceScatter, _, Some(to)) => {
+            (StepKind::Exchange(Exchange::AllGather), Some(from), _) => {
+                format!("dim {from} is to be whole along {axes}")
+            }
+            (StepKind::Exchange(Exchange::ReduceScatter), _, Some(to)) => {
                 format!("partial results over {axes} are due, and dim {to} is to be cut there")
             }
-            (StepKind::AllReduce, _, _) => format!("partial results over {axes} are due, and stay whole"),
+            (StepKind::Exchange(Exchange::AllReduce), _, _) => {
+                format!("partial results over {axes} are due, and stay whole")
+            }
             (_, Some(from), Some(to)) if from == to => format!("{axes} {} within dim {from}", verb("moves", "move")),
             (_, Some(from), Some(to)) => format!("{axes} {} from dim {from} to dim {to}", verb("goes", "go")),
             (_, Some(from), None) => format!("{axes} {} dim {from}", verb("leaves", "leave")),

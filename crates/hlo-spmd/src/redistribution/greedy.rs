@@ -3,6 +3,7 @@
 use super::StepKind;
 use super::price::{Prices, StepsPrice};
 use super::space::{Place, Places, Space};
+use hlo_mesh::Exchange;
 
 /// Prices of greedy plans; none where a plan's rules do not reach the target, or do not apply.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -54,9 +55,11 @@ fn mindspore(space: &Space, from: &Places, target: &Places, prices: &mut Prices<
     let placed = |places: &Places, unit: &[usize]| matches!(places[unit[0]], Place::On { .. });
     while now != *target {
         let before = now.clone();
-        for (kind, was_placed, is_placed) in
-            [(StepKind::Slice, false, true), (StepKind::AllToAll, true, true), (StepKind::AllGather, true, false)]
-        {
+        for (kind, was_placed, is_placed) in [
+            (StepKind::Slice, false, true),
+            (StepKind::Exchange(Exchange::AllToAll), true, true),
+            (StepKind::Exchange(Exchange::AllGather), true, false),
+        ] {
             for unit in &units {
                 let applies = placed(&now, unit) == was_placed && placed(target, unit) == is_placed;
                 let is_due = unit.iter().any(|&a| now[a] != target[a]);
@@ -74,7 +77,7 @@ fn mindspore(space: &Space, from: &Places, target: &Places, prices: &mut Prices<
             let first = units.iter().filter(stuck).min_by_key(|unit| now[unit[0]])?;
             let mut to = now.clone();
             first.iter().for_each(|&a| to[a] = Place::Free);
-            price = price.plus(prices.of_step(space, StepKind::AllGather, &now, &to));
+            price = price.plus(prices.of_step(space, StepKind::Exchange(Exchange::AllGather), &now, &to));
             now = to;
         }
     }
@@ -161,7 +164,8 @@ impl DimAxes {
         }) {
             let at = self.now[source].len() - n;
             let moved = self.now[source].split_off(at);
-            self.price = self.price.plus(prices.of_atoms(space, StepKind::AllToAll, self.tile, &moved));
+            self.price =
+                self.price.plus(prices.of_atoms(space, StepKind::Exchange(Exchange::AllToAll), self.tile, &moved));
             self.now[dim].extend(moved);
         }
     }
@@ -208,7 +212,8 @@ impl DimAxes {
             }
         }
         if !axes.is_empty() {
-            self.price = self.price.plus(prices.of_atoms(space, StepKind::AllGather, self.tile, &axes));
+            self.price =
+                self.price.plus(prices.of_atoms(space, StepKind::Exchange(Exchange::AllGather), self.tile, &axes));
             self.tile *= space.n_places(&axes) as u64;
         }
     }

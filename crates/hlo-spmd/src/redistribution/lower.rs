@@ -13,6 +13,7 @@ use crate::group_attrs::{ChannelIds, GroupAttrs};
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Module, Opcode, Shape};
+use hlo_mesh::Exchange;
 
 impl Redistribution {
     /// A per-device module of the plan: its parameter is the source tile, its root the target tile.
@@ -91,11 +92,17 @@ impl TileBuilder<'_> {
             LoweredStep::Pieces(plan) => write_blocks::lower(self, plan, value),
             LoweredStep::Leg { space, kind, from, to } => match kind {
                 StepKind::Slice => self.sliced(space, from, to, value),
-                StepKind::AllGather => Ok(self.gathered(space, from, to, value)),
-                StepKind::AllToAll | StepKind::ReduceScatter => Ok(self.exchanged(space, *kind, from, to, value)),
-                StepKind::Permute => Ok(self.permuted(value, &permutation((space, from), (space, to)))),
-                StepKind::AllReduce => Ok(self.reduced(space, from, to, value)),
-                StepKind::Pad | StepKind::Trim | StepKind::Pieces => Ok(value),
+                StepKind::Exchange(Exchange::AllGather) => Ok(self.gathered(space, from, to, value)),
+                StepKind::Exchange(Exchange::AllToAll) | StepKind::Exchange(Exchange::ReduceScatter) => {
+                    Ok(self.exchanged(space, *kind, from, to, value))
+                }
+                StepKind::Exchange(Exchange::Permute) => {
+                    Ok(self.permuted(value, &permutation((space, from), (space, to))))
+                }
+                StepKind::Exchange(Exchange::AllReduce) => Ok(self.reduced(space, from, to, value)),
+                StepKind::Exchange(Exchange::Broadcast) | StepKind::Pad | StepKind::Trim | StepKind::Pieces => {
+                    Ok(value)
+                }
             },
         }
     }
@@ -233,7 +240,7 @@ impl TileBuilder<'_> {
         };
         let groups = space.groups(&moved);
         let attrs = GroupAttrs::new(self.module, &groups, self.channels);
-        if kind == StepKind::ReduceScatter {
+        if kind == StepKind::Exchange(Exchange::ReduceScatter) {
             let (large, small) = (space.local_dims(from, self.rank), space.local_dims(to, self.rank));
             let n_before = rests[..place].iter().product();
             let (value, dim, shape) = match dim_of_parts(&large, &small, n_before).filter(|_| are_together) {

@@ -34,6 +34,8 @@ pub use plan::{Redistribution, RedistributionRequest, plan_redistribution};
 pub use price::StepsPrice;
 pub use ranges::{HeldParts, HeldRanges};
 
+use hlo_mesh::Exchange;
+
 /// Beyond so many atoms that move, a plan is constructed and not searched for.
 const MOST_SEARCHED_ATOMS: usize = 6;
 
@@ -47,16 +49,9 @@ pub enum StepKind {
     Pad,
     /// A device keeps a part of its tile.
     Slice,
-    /// Tiles of a group are put together.
-    AllGather,
-    /// Devices of a group exchange parts of their tiles: axes go from dims to other dims.
-    AllToAll,
-    /// Tiles go to other devices.
-    Permute,
-    /// Partial results are reduced, and each device keeps a part.
-    ReduceScatter,
-    /// Partial results are reduced.
-    AllReduce,
+    /// Devices exchange tiles or parts of them: an all-to-all moves axes from dims to other dims, a permute whole tiles. No plan has a
+    /// broadcast.
+    Exchange(Exchange),
     /// Pieces of tiles go to the devices that want them.
     Pieces,
     /// The padding is dropped.
@@ -65,16 +60,12 @@ pub enum StepKind {
 
 impl StepKind {
     /// Its name: a collective's opcode where it is one.
-    pub const fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             StepKind::Pad => "pad",
-            StepKind::Slice => "slice",
-            StepKind::AllGather => "all-gather",
-            StepKind::AllToAll => "all-to-all",
-            StepKind::Permute | StepKind::Pieces => "collective-permute",
-            StepKind::ReduceScatter => "reduce-scatter",
-            StepKind::AllReduce => "all-reduce",
-            StepKind::Trim => "slice",
+            StepKind::Slice | StepKind::Trim => "slice",
+            StepKind::Exchange(exchange) => exchange.opcode().name(),
+            StepKind::Pieces => Exchange::Permute.opcode().name(),
         }
     }
 }

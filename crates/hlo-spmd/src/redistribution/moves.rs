@@ -2,6 +2,7 @@
 
 use super::StepKind;
 use super::space::{AtomList, Place, Places, Space};
+use hlo_mesh::Exchange;
 use smallvec::SmallVec;
 
 /// A state and what can follow it.
@@ -26,10 +27,10 @@ impl<'a> Moves<'a> {
     pub(super) fn each(&self, visit: &mut impl FnMut(StepKind, Places)) {
         self.slices(visit);
         self.gathers(visit);
-        self.exchanges(StepKind::AllToAll, visit);
+        self.exchanges(StepKind::Exchange(Exchange::AllToAll), visit);
         self.permutes(visit);
         if self.from.contains(&Place::Partial) {
-            self.exchanges(StepKind::ReduceScatter, visit);
+            self.exchanges(StepKind::Exchange(Exchange::ReduceScatter), visit);
             self.all_reduces(visit);
         }
     }
@@ -65,7 +66,7 @@ impl<'a> Moves<'a> {
         self.freed(&placed, &mut |to| {
             let is_free = |a: &usize| to[*a] == Place::Free;
             if self.lists.iter().all(|list| list.iter().map(is_free).is_sorted()) {
-                visit(StepKind::AllGather, to);
+                visit(StepKind::Exchange(Exchange::AllGather), to);
             }
         });
     }
@@ -73,7 +74,7 @@ impl<'a> Moves<'a> {
     fn all_reduces(&self, visit: &mut impl FnMut(StepKind, Places)) {
         let is_due = |&a: &usize| self.from[a] == Place::Partial && self.target[a] != Place::Partial;
         let due: Vec<usize> = (0..self.n_atoms()).filter(is_due).collect();
-        self.freed(&due, &mut |to| visit(StepKind::AllReduce, to));
+        self.freed(&due, &mut |to| visit(StepKind::Exchange(Exchange::AllReduce), to));
     }
 
     /// The states in which some of these atoms are free.
@@ -89,13 +90,15 @@ impl<'a> Moves<'a> {
     /// partial results.
     fn exchanges(&self, kind: StepKind, visit: &mut impl FnMut(StepKind, Places)) {
         let is_mover = |&a: &usize| match kind {
-            StepKind::ReduceScatter => self.from[a] == Place::Partial && self.target[a] != Place::Partial,
+            StepKind::Exchange(Exchange::ReduceScatter) => {
+                self.from[a] == Place::Partial && self.target[a] != Place::Partial
+            }
             _ => matches!(self.from[a], Place::On { .. }),
         };
         let mut movers: Vec<usize> = (0..self.n_atoms()).filter(is_mover).collect();
         // In the target's order, in which several are appended to one segment.
         movers.sort_by_key(|&a| (self.target[a], a));
-        let mut state = Exchange { places: self.from.clone(), local: self.local.clone(), moved: 0 };
+        let mut state = Partway { places: self.from.clone(), local: self.local.clone(), moved: 0 };
         self.exchange(kind, &movers, &mut state, visit);
     }
 
@@ -103,7 +106,7 @@ impl<'a> Moves<'a> {
         &self,
         kind: StepKind,
         movers: &[usize],
-        state: &mut Exchange,
+        state: &mut Partway,
         visit: &mut impl FnMut(StepKind, Places),
     ) {
         let Some((&atom, rest)) = movers.split_first() else {
@@ -129,7 +132,7 @@ impl<'a> Moves<'a> {
     }
 
     /// Whether what leaves a segment is its minor end, and no segment both loses and gains.
-    fn is_exchange(&self, state: &Exchange) -> bool {
+    fn is_exchange(&self, state: &Partway) -> bool {
         let leaves = |a: &usize| state.moved >> a & 1 == 1;
         self.lists.iter().enumerate().all(|(segment, list)| {
             let gains = state.local[segment] != self.local[segment];
@@ -156,7 +159,7 @@ impl<'a> Moves<'a> {
     ) {
         let Some((&segment, rest)) = cut.split_first() else {
             if places != self.from {
-                visit(StepKind::Permute, places.clone());
+                visit(StepKind::Exchange(Exchange::Permute), places.clone());
             }
             return;
         };
@@ -177,7 +180,7 @@ impl<'a> Moves<'a> {
 }
 
 /// An exchange that is being put together.
-struct Exchange {
+struct Partway {
     places: Places,
     local: SmallVec<[i64; 8]>,
     moved: u64,

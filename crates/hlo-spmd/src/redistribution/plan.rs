@@ -16,6 +16,7 @@ use hlo_ir::axes::{AxisSharding, SubAxis, refine_together};
 use hlo_ir::monoid::Monoid;
 use hlo_ir::sharding::Reduction;
 use hlo_ir::{ArrayShape, Dims};
+use hlo_mesh::Exchange;
 
 /// What is to be planned.
 #[derive(Clone, Copy, Debug)]
@@ -341,8 +342,8 @@ impl<'a> Problem<'a> {
         };
         let reduced: Places = (0..source.len()).map(place).collect();
         if reduced != source {
-            let price = prices.of_step(&space, StepKind::AllReduce, &source, &reduced);
-            route.leg(&space, StepKind::AllReduce, &source, &reduced, price);
+            let price = prices.of_step(&space, StepKind::Exchange(Exchange::AllReduce), &source, &reduced);
+            route.leg(&space, StepKind::Exchange(Exchange::AllReduce), &source, &reduced, price);
         }
         route.pieces(plan, &prices);
         route.trim(&sizes);

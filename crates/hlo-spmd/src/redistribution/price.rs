@@ -4,6 +4,7 @@ use super::StepKind;
 use super::space::{Place, Places, Space, permutation};
 use hlo_cluster::{Algo, Cluster, Collective, CollectiveCost};
 use hlo_ir::names::FixedHash;
+use hlo_mesh::Exchange;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
@@ -39,10 +40,10 @@ impl StepsPrice {
 pub(super) fn received_bytes(kind: StepKind, tile: u64, n: u64) -> u64 {
     match kind {
         StepKind::Slice | StepKind::Pad | StepKind::Trim => 0,
-        StepKind::AllGather => tile * (n - 1),
-        StepKind::AllToAll | StepKind::ReduceScatter => tile * (n - 1) / n,
-        StepKind::AllReduce => (2 * tile * (n - 1)).div_ceil(n),
-        StepKind::Permute | StepKind::Pieces => tile,
+        StepKind::Exchange(Exchange::AllGather) => tile * (n - 1),
+        StepKind::Exchange(Exchange::AllToAll) | StepKind::Exchange(Exchange::ReduceScatter) => tile * (n - 1) / n,
+        StepKind::Exchange(Exchange::AllReduce) => (2 * tile * (n - 1)).div_ceil(n),
+        StepKind::Exchange(Exchange::Permute | Exchange::Broadcast) | StepKind::Pieces => tile,
     }
 }
 
@@ -70,7 +71,7 @@ impl<'a> Prices<'a> {
             let atoms: Vec<usize> = (0..space.atoms.len()).filter(|a| mask >> a & 1 == 1).collect();
             let groups = space.groups(&atoms);
             let n = space.n_places(&atoms) as f64;
-            for kind in [StepKind::AllGather, StepKind::AllToAll] {
+            for kind in [StepKind::Exchange(Exchange::AllGather), StepKind::Exchange(Exchange::AllToAll)] {
                 least = least.min(slope(&self.group_cost(kind, mask, &groups)) * n / (n - 1.0));
             }
         }
@@ -85,13 +86,16 @@ impl<'a> Prices<'a> {
         let cost = || {
             let collective = |kind| cluster.collective_cost(kind, groups, Algo::Auto);
             match kind {
-                StepKind::AllGather => collective(Collective::AllGather),
-                StepKind::ReduceScatter => collective(Collective::ReduceScatter),
-                StepKind::AllReduce => collective(Collective::AllReduce),
-                StepKind::AllToAll => cluster.all_to_all_cost(groups),
-                StepKind::Slice | StepKind::Pad | StepKind::Trim | StepKind::Permute | StepKind::Pieces => {
-                    cluster.permute_cost(&[])
-                }
+                StepKind::Exchange(Exchange::AllGather) => collective(Collective::AllGather),
+                StepKind::Exchange(Exchange::ReduceScatter) => collective(Collective::ReduceScatter),
+                StepKind::Exchange(Exchange::AllReduce) => collective(Collective::AllReduce),
+                StepKind::Exchange(Exchange::Broadcast) => collective(Collective::Broadcast),
+                StepKind::Exchange(Exchange::AllToAll) => cluster.all_to_all_cost(groups),
+                StepKind::Slice
+                | StepKind::Pad
+                | StepKind::Trim
+                | StepKind::Exchange(Exchange::Permute)
+                | StepKind::Pieces => cluster.permute_cost(&[]),
             }
         };
         self.known.entry((kind, mask)).or_insert_with(cost).clone()
@@ -109,7 +113,7 @@ impl<'a> Prices<'a> {
         if kind == StepKind::Slice {
             return StepsPrice::default();
         }
-        if kind == StepKind::Permute {
+        if kind == StepKind::Exchange(Exchange::Permute) {
             if self.cluster.is_none() {
                 return StepsPrice { seconds: 0.0, bytes: tile, launches: 1 };
             }
@@ -125,7 +129,7 @@ impl<'a> Prices<'a> {
         let mut seconds = 0.0;
         if self.cluster.is_some() {
             let mask = atoms.iter().fold(0, |mask, a| mask | 1 << a);
-            let whole = if kind == StepKind::AllGather { tile * n } else { tile };
+            let whole = if kind == StepKind::Exchange(Exchange::AllGather) { tile * n } else { tile };
             let groups = if self.known.contains_key(&(kind, mask)) { Vec::new() } else { space.groups(atoms) };
             seconds = self.group_cost(kind, mask, &groups).seconds(whole as f64);
         }

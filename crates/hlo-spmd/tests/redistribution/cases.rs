@@ -2,6 +2,7 @@
 
 use crate::run::{axes, plan, ran};
 use hlo_ir::{ArrayShape, DType};
+use hlo_mesh::Exchange;
 use hlo_spmd::redistribution::{RedistributionRequest, StepKind, plan_redistribution};
 
 /// Bytes and kinds of the steps of a plan, which also runs.
@@ -15,7 +16,7 @@ fn steps(dims: &[i64], from: &str, to: &str) -> (u64, Vec<StepKind>) {
 #[test]
 fn the_worked_example_is_one_all_to_all() {
     let (from, to) = ("{devices=[2,1,4]<=[4,2]T(1,0)}", "{devices=[1,8,1]<=[8]}");
-    assert_eq!(steps(&[16, 16, 16], from, to), (1792, vec![StepKind::AllToAll]));
+    assert_eq!(steps(&[16, 16, 16], from, to), (1792, vec![StepKind::Exchange(Exchange::AllToAll)]));
 }
 
 #[test]
@@ -41,8 +42,8 @@ fn pieces_are_left_out_where_they_are_not_wanted() {
 #[test]
 fn rows_over_four_to_all_to_columns_and_to_another_axis() {
     let rows = "{devices=[4,1]<=[4]}";
-    assert_eq!(steps(&[16, 64], rows, "{replicated}"), (3072, vec![StepKind::AllGather]));
-    assert_eq!(steps(&[16, 64], rows, "{devices=[1,4]<=[4]}"), (768, vec![StepKind::AllToAll]));
+    assert_eq!(steps(&[16, 64], rows, "{replicated}"), (3072, vec![StepKind::Exchange(Exchange::AllGather)]));
+    assert_eq!(steps(&[16, 64], rows, "{devices=[1,4]<=[4]}"), (768, vec![StepKind::Exchange(Exchange::AllToAll)]));
     let (x, y) = ("{mesh['x'=4,'y'=4], [{'x'},{}]}", "{mesh['x'=4,'y'=4], [{'y'},{}]}");
-    assert_eq!(steps(&[16, 64], x, y), (1024, vec![StepKind::Permute]));
+    assert_eq!(steps(&[16, 64], x, y), (1024, vec![StepKind::Exchange(Exchange::Permute)]));
 }

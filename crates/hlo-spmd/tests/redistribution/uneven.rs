@@ -3,6 +3,7 @@
 use crate::pairs::{Draw, MESHES, drawn_pair, drawn_sharding};
 use crate::run::{axes, plan, plan_by_steps, plan_on, ran, text};
 use hlo_cluster::Cluster;
+use hlo_mesh::Exchange;
 use hlo_spmd::redistribution::{RedistributionError, StepKind};
 
 #[test]
@@ -71,7 +72,12 @@ fn steps_alone_run_too() {
         }
     }
     println!("{kinds:?}");
-    for kind in [StepKind::Slice, StepKind::AllGather, StepKind::AllToAll, StepKind::Permute] {
+    for kind in [
+        StepKind::Slice,
+        StepKind::Exchange(Exchange::AllGather),
+        StepKind::Exchange(Exchange::AllToAll),
+        StepKind::Exchange(Exchange::Permute),
+    ] {
         assert!(kinds.get(&kind).is_some_and(|&n| n > 20), "{kinds:?}");
     }
 }
@@ -112,9 +118,9 @@ fn partial_results_are_scattered_where_the_target_is_cut() {
         (kinds, planned.price.bytes, planned.bound_bytes)
     };
     // Acceptance of reduce-scatter and all-reduce of 4,096 bytes over 4.
-    assert_eq!(kinds("{mesh['x'=4], [{'x'},{}]}"), (vec![StepKind::ReduceScatter], 3072, 3072));
-    assert_eq!(kinds("{mesh['x'=4], [{},{'x'}]}"), (vec![StepKind::ReduceScatter], 3072, 3072));
-    assert_eq!(kinds("{mesh['x'=4], [{},{}]}"), (vec![StepKind::AllReduce], 6144, 6144));
+    assert_eq!(kinds("{mesh['x'=4], [{'x'},{}]}"), (vec![StepKind::Exchange(Exchange::ReduceScatter)], 3072, 3072));
+    assert_eq!(kinds("{mesh['x'=4], [{},{'x'}]}"), (vec![StepKind::Exchange(Exchange::ReduceScatter)], 3072, 3072));
+    assert_eq!(kinds("{mesh['x'=4], [{},{}]}"), (vec![StepKind::Exchange(Exchange::AllReduce)], 6144, 6144));
 }
 
 #[test]
