@@ -3,9 +3,9 @@
 //! An error shows on random inputs only if they reach it. What hangs on a step counter, a padding label, a clipped norm or a check for
 //! overflow is not reached by small integers and normal floats. This analysis finds, for each array leaf of the entry's parameters:
 //!
-//! 1. *Thresholds*: a value is compared with a constant, clamped by one, chooses a branch, or the larger or smaller of it and one is taken. The constant is
-//!    carried back to the parameters: moves keep it, and through a scalar op with one operand that is no constant it is solved by the
-//!    op's formula, so that `(step + 1) % 16 == 0` asks for a step of 15. Values that are sorted, or compared with one another, ask for
+//! 1. *Thresholds*: a value is compared with a constant, clamped by one, chooses a branch, or the larger or smaller of it and one is
+//!    taken. The constant is carried back to the parameters: moves keep it, and through a scalar op with one operand that is no
+//!    constant it is solved by the op's formula, so that `(step + 1) % 16 == 0` asks for a step of 15. Values that are sorted, or compared with one another, ask for
 //!    equal elements in the same way.
 //! 2. *Reach*: which parameters something is computed from, by whatever ops, that is checked for being finite or that ends a loop.
 //!

@@ -300,8 +300,8 @@ fn with_thresholds(otherwise: Draw, needs: LeafNeeds, of: &LeafThresholds, shape
     if values.is_empty() || !is_alone && (needs.is_sorted || needs.is_unique) {
         return otherwise;
     }
-    // A scale is far above what it is not to fall below.
-    let most = values.last().copied().filter(|most| *most > 0.0 && !needs.is_fraction);
+    // A loss scale lies far above the number below which it may not fall.
+    let most = values.last().copied().filter(|most| *most > 0.0 && !needs.is_fraction && !of.ends_loop);
     if let (true, Some(most)) = (is_alone && shape.dtype.is_float(), most) {
         values.push(FAR_ABOVE * most);
     }

@@ -101,8 +101,9 @@ impl Candidate {
     }
 }
 
-/// Returns the file that holds the step on a side of XLA's partitioner, of folders and files: of the programs of one device the largest one with collectives, and of several of
-/// one name the last. They are listed on stderr.
+/// Returns the file of folders and files that holds the step on one side of XLA's partitioner, and lists the candidates on stderr. Of
+/// programs of each device it takes the largest with collectives, of global programs the largest of several devices, and of several
+/// of one name the last.
 ///
 /// # Errors
 /// There is none, or another step has half as many instructions or more.

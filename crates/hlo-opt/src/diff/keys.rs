@@ -43,7 +43,7 @@ impl Keys {
                     }
                     shapes[id]
                 };
-                let attrs = attributes(&instruction.attrs, (instruction.opcode, &n_sharing), &mut shape);
+                let attrs = attributes(&instruction.attrs, &n_sharing, &mut shape);
                 let marks = marks(instruction.marks.as_deref().unwrap_or(&Marks::default()));
                 keys.own[inst] = hash((instruction.opcode, shape(instruction.shape), attrs, marks));
                 let operands: Vec<u64> = instruction.operands.iter().map(|&operand| keys.value[operand]).collect();
@@ -61,14 +61,16 @@ impl Keys {
     }
 }
 
-/// How many instructions of each opcode share a channel.
+/// For each channel, how many instructions of each opcode use it.
 type Sharing = HashMap<i64, BTreeMap<Opcode, i64>>;
 
-/// The instructions of each channel: a number is only a name, but not who is at its other end.
+/// Counts the instructions at the ends of each channel. The number is only a name, but which ends meet is not.
 fn sharing(module: &Module) -> Sharing {
     let mut sharing = Sharing::new();
     for inst in module.computations().iter().flat_map(|&comp| module.comp(comp).insts.iter().copied()) {
-        if let Attrs::Plain | Attrs::Constant(_) = &module.inst(inst).attrs {
+        // Collectives do not meet by their numbers, and some programs give one number to several.
+        let is_apart = matches!(module.inst(inst).attrs, Attrs::Plain | Attrs::Constant(_));
+        if is_apart || module.inst(inst).opcode.row().collective.is_some() {
             continue;
         }
         let mut attrs = module.inst(inst).attrs.clone();
@@ -80,7 +82,7 @@ fn sharing(module: &Module) -> Sharing {
 }
 
 /// The attributes without what is only a name: computations, numbers of channels and of shapes.
-fn attributes(attrs: &Attrs, (opcode, sharing): (Opcode, &Sharing), shape: &mut dyn FnMut(ShapeId) -> u64) -> u64 {
+fn attributes(attrs: &Attrs, sharing: &Sharing, shape: &mut dyn FnMut(ShapeId) -> u64) -> u64 {
     if let Attrs::Plain | Attrs::Constant(_) = attrs {
         return hash(attrs);
     }
@@ -101,8 +103,6 @@ fn attributes(attrs: &Attrs, (opcode, sharing): (Opcode, &Sharing), shape: &mut 
         others.extend(channel.and_then(|channel| sharing.get(&channel)).into_iter().flatten());
         *channel = channel.map(|_| 0);
     }
-    // Numbers of collectives are their own: some programs give one number to several.
-    others.retain(|(other, _)| **other != opcode);
     hash((attrs, shapes, others))
 }
 
