@@ -135,7 +135,7 @@ enum Trial {
     Plain,
     /// Indices beyond their bounds, values a little larger, and thresholds.
     Beyond,
-    /// Small values above zero, equal values, and thresholds.
+    /// Small values, equal values, and thresholds.
     Small,
     /// Large values, and thresholds.
     Large,
@@ -271,7 +271,6 @@ fn of_size(plain: Draw, needs: LeafNeeds, of: &LeafThresholds, shape: &ArrayShap
         Draw::Normal(_) if !is_float && !of.ends_loop => Draw::Wide,
         Draw::Normal(_) if is_float && kind == Trial::Small && of.is_ordered => Draw::Quarters,
         Draw::Normal(scale) if is_float && kind == Trial::Negative => Draw::Negative(scale),
-        Draw::Normal(_) if is_float && kind == Trial::Small => Draw::Positive(kind.size()),
         Draw::Normal(_) if is_float => Draw::Normal(kind.size()),
         Draw::Positive(_) if is_float => Draw::Positive(kind.size() * kind.size()),
         plain => plain,

@@ -140,7 +140,7 @@ fn indices_beyond_their_bounds_leave_trials_that_decide() {
 }
 
 /// What a program makes of `x`, `y`, a scalar `s` and an index `i`, and a fault that few inputs show.
-const FAULTS: [(&str, [&str; 2]); 9] = [
+const FAULTS: [(&str, [&str; 2]); 8] = [
     (
         "a fourth branch",
         [
@@ -185,13 +185,6 @@ const FAULTS: [(&str, [&str; 2]); 9] = [
         ],
     ),
     (
-        "the least of positive numbers",
-        [
-            "l = f32[] constant(inf); z = f32[] reduce(x, l), dimensions={0,1}, to_apply=least",
-            "l = f32[] constant(0); z = f32[] reduce(x, l), dimensions={0,1}, to_apply=least",
-        ],
-    ),
-    (
         "a norm that is clipped",
         [
             "o = f32[] constant(0); l = f32[] constant(6); t = f32[8,4] tanh(x); u = f32[8,4] multiply(t, t); \
@@ -208,7 +201,6 @@ fn of_fault(lines: &str) -> String {
     let lines = lines.replace(&last, &format!("ROOT {last}"));
     format!(
         "HloModule m\n\nsame {{\n  ROOT a = f32[8,4] parameter(0)\n}}\n\ntwice {{\n  a = f32[8,4] parameter(0)\n  ROOT b = f32[8,4] add(a, a)\n}}\n\n\
-         least {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] minimum(a, b)\n}}\n\n\
          sum {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}}\n\n\
          ENTRY main {{\n  x = f32[8,4] parameter(0)\n  y = f32[8,4] parameter(1)\n  s = f32[] parameter(2)\n  \
          i = s32[] parameter(3)\n  k = s32[] constant(0)\n{lines}}}\n"
