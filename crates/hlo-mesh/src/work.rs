@@ -30,7 +30,7 @@ pub struct KernelCost {
     pub bytes_read: f64,
     /// Bytes that it writes to memory.
     pub bytes_written: f64,
-    /// What it computes.
+    /// The operations that it computes.
     pub arithmetic: SmallVec<[Arithmetic; 2]>,
 }
 
@@ -47,7 +47,7 @@ impl KernelCost {
     }
 }
 
-/// What one kernel does.
+/// The work of one kernel on one machine.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct KernelWork {
     /// Bytes that it reads from and writes to memory.

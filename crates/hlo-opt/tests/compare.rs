@@ -139,7 +139,7 @@ fn indices_beyond_their_bounds_leave_trials_that_decide() {
     expect(&["compare", &a, &b], 4, &["output 0 (%sum)"]);
 }
 
-/// What a program makes of `x`, `y`, a scalar `s` and an index `i`, and a fault that few inputs show.
+/// Programs over `x`, `y`, a scalar `s` and an index `i`, each with a fault that few inputs show.
 const FAULTS: [(&str, [&str; 2]); 8] = [
     (
         "a fourth branch",

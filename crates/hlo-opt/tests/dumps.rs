@@ -195,7 +195,7 @@ fn of_a_folder_the_step_is_taken_and_several_steps_are_asked_about() {
     assert_eq!(code, 0);
     assert!(errors.lines().any(|line| line.starts_with('*') && line.ends_with(&again)), "{errors}");
     assert!(!errors.contains(early), "{errors}");
-    // What takes programs of all devices takes the one that is there.
+    // A preset for programs of all devices takes the one that is there.
     let (code, _, errors) = run(&["--preset", "auto-spmd", &folder.to_string_lossy()]);
     assert_eq!(code, 0, "{errors}");
     assert!(errors.lines().any(|line| line.starts_with('*') && line.ends_with(early)), "{errors}");

@@ -15,7 +15,7 @@ use hlo_ir::monoid::Monoid;
 use hlo_ir::op::{BinaryFns, ElementwiseRoutine, EvalRoutine, EvalRule, UnaryFns};
 use smallvec::SmallVec;
 
-/// Of a sum over many elements so many are computed: its other elements are as these are.
+/// Elements that are computed of a sum over many: the others are taken to be like these.
 const MOST_SUMMED: f64 = 16.0;
 
 const UNKNOWN: Ordinary = [f64::NAN; N_DRAWS];
@@ -26,9 +26,10 @@ impl Elementwise {
         let Some((_, greatest)) = range_of(op.dtype) else { return true };
         // Numbers near one are multiplied.
         let most = f64::exp2(f64::from(greatest / 2));
-        self.ordinary(terms, factor).iter().all(|x| match op.linear() {
+        let linear = op.linear();
+        self.ordinary(terms, factor).iter().all(|x| match linear {
             Linear::Product | Linear::DotProduct => x.is_nan() || x.abs() <= most,
-            // What is divided by infinity is zero, and so is the sum.
+            // A quotient by infinity is zero, and so is the sum.
             Linear::Quotient => x.is_nan() || x.abs() >= 1.0 / most,
             Linear::RoundedProduct | Linear::No => false,
         })

@@ -1,10 +1,10 @@
-//! Who takes part in a module's exchanges, and with how many bytes.
+//! The devices that take part in a module's exchanges, and their bytes.
 
 use hlo_ir::op::CollectiveRule;
 use hlo_ir::{InstId, Module};
 use hlo_mesh::Exchange;
 
-/// Who takes part in a collective of a module, as flat device ids.
+/// The devices that take part in a collective of a module, as flat ids.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Members {
     /// The groups; none for a permute.
@@ -13,7 +13,8 @@ pub struct Members {
     pub pairs: Vec<(u32, u32)>,
 }
 
-/// Who takes part in the collective `inst`; nobody where the groups do not fit the module, which no verified module has.
+/// Returns the devices that take part in the collective `inst`. Groups that do not fit the module give none; no verified
+/// module has such groups.
 pub fn members_of(module: &Module, inst: InstId, exchange: Exchange) -> Members {
     match exchange {
         Exchange::Permute => Members { groups: Vec::new(), pairs: module.device_pairs(inst).unwrap_or_default() },
