@@ -8,6 +8,7 @@ mod deadline;
 mod decompose;
 mod defaults;
 mod equivalence;
+mod factor_rows;
 mod foreign_modules;
 mod frequencies;
 mod fuzz_cases;

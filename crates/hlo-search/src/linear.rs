@@ -4,7 +4,7 @@
 //! table [`PASSINGS`] of the calculus of operators says the same of its ops, and a test holds one against the other.
 
 use crate::operators::{LocalOp, OperandState, PASSINGS, Passes};
-use hlo_ir::op::{ElementwiseRoutine, EvalRoutine, EvalRule, FactorRule, Formulas, OpKind, StructureRoutine};
+use hlo_ir::op::{ElementwiseRoutine, EvalRoutine, EvalRule, Formulas, Linear, OpKind, StructureRoutine};
 use hlo_ir::{InstId, Module};
 
 /// Operands as bits.
@@ -22,8 +22,8 @@ pub(crate) fn partial_forms(module: &Module, inst: InstId) -> Vec<OperandSet> {
         return Vec::new();
     }
     let row = instruction.opcode.row();
-    match row.factors {
-        FactorRule::Elementwise => match row.kind {
+    match row.factors.row().linear {
+        Linear::ByFormula => match row.kind {
             OpKind::Scalar(formulas) => linear_sets(formulas, n),
             OpKind::Special(_) => {
                 let from = instruction.operands.first().and_then(|&operand| dtype(operand));
@@ -33,34 +33,12 @@ pub(crate) fn partial_forms(module: &Module, inst: InstId) -> Vec<OperandSet> {
             }
             OpKind::Collective => Vec::new(),
         },
-        FactorRule::Broadcast => of_local(LocalOp::Broadcast, n),
-        FactorRule::Reshape => of_local(LocalOp::Reshape, n),
-        FactorRule::Transpose => of_local(LocalOp::Transpose, n),
-        FactorRule::Slice => of_local(LocalOp::Slice, n),
-        FactorRule::Concatenate => vec![((1u16 << n) - 1) as OperandSet],
-        FactorRule::Dot => of_local(LocalOp::Dot, n),
-        FactorRule::Convolution => of_local(LocalOp::Convolution, n),
+        // Of sizes of groups and of scales beside the factors nothing is known.
+        Linear::Each if n > 2 => Vec::new(),
+        Linear::Each => (0..n).map(|k| 1 << k).collect(),
+        Linear::Together => vec![((1u16 << n) - 1) as OperandSet],
         // Of a reduce, a window, a scatter the computation would have to be a sum; of a pad the second operand zero.
-        FactorRule::Bitcast
-        | FactorRule::BitcastConvert
-        | FactorRule::Reverse
-        | FactorRule::DynamicSlice
-        | FactorRule::DynamicUpdateSlice
-        | FactorRule::Pad
-        | FactorRule::Iota
-        | FactorRule::Reduce
-        | FactorRule::ReduceWindow
-        | FactorRule::SelectAndScatter
-        | FactorRule::Sort
-        | FactorRule::Gather
-        | FactorRule::Scatter
-        | FactorRule::Cholesky
-        | FactorRule::TriangularSolve
-        | FactorRule::Fft
-        | FactorRule::BatchNorm
-        | FactorRule::CustomCall
-        | FactorRule::Structural(_)
-        | FactorRule::Whole(_) => Vec::new(),
+        Linear::Never => Vec::new(),
     }
 }
 
@@ -129,6 +107,25 @@ fn operand_set(states: &[OperandState]) -> OperandSet {
 mod tests {
     use super::*;
     use hlo_ir::Opcode;
+    use hlo_ir::op::FactorRule;
+
+    #[test]
+    fn linear_columns_and_the_calculus_agree() {
+        let rules = [
+            (FactorRule::Broadcast, LocalOp::Broadcast, 1),
+            (FactorRule::Reshape, LocalOp::Reshape, 1),
+            (FactorRule::Transpose, LocalOp::Transpose, 1),
+            (FactorRule::Slice, LocalOp::Slice, 1),
+            (FactorRule::Dot, LocalOp::Dot, 2),
+            (FactorRule::Convolution, LocalOp::Convolution, 2),
+        ];
+        for (rule, local, n_operands) in rules {
+            let mut said = of_local(local, n_operands);
+            said.sort_unstable();
+            assert_eq!(said, (0..n_operands).map(|k| 1 << k).collect::<Vec<_>>(), "{rule:?}");
+            assert_eq!(rule.row().linear, Linear::Each, "{rule:?}");
+        }
+    }
 
     #[test]
     fn formulas_and_the_calculus_agree() {

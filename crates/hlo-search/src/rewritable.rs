@@ -1,7 +1,7 @@
 //! Which instructions may be written anew: nothing is lost of what stands beside them, and nobody sees how their values lie.
 
 use cranelift_entity::EntitySet;
-use hlo_ir::op::FactorRule;
+
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape};
 
 /// Whether nothing stands beside an op that would be lost with it; attributes of the front end are looked at elsewhere.
@@ -26,37 +26,7 @@ pub(crate) fn seen_layouts(module: &Module, comp: CompId) -> EntitySet<InstId> {
     let mut seen: EntitySet<InstId> = EntitySet::new();
     seen.extend(module.comp(comp).root.expand());
     for &inst in &module.comp(comp).insts {
-        let sees = match module.inst(inst).opcode.row().factors {
-            FactorRule::Elementwise
-            | FactorRule::Dot
-            | FactorRule::Broadcast
-            | FactorRule::Reshape
-            | FactorRule::Transpose
-            | FactorRule::Reverse
-            | FactorRule::Slice
-            | FactorRule::Pad
-            | FactorRule::Concatenate
-            | FactorRule::Reduce
-            | FactorRule::Convolution
-            | FactorRule::ReduceWindow
-            | FactorRule::SelectAndScatter
-            | FactorRule::DynamicSlice
-            | FactorRule::DynamicUpdateSlice
-            | FactorRule::Gather
-            | FactorRule::Scatter
-            | FactorRule::Iota => false,
-            FactorRule::Bitcast
-            | FactorRule::BitcastConvert
-            | FactorRule::Sort
-            | FactorRule::Cholesky
-            | FactorRule::TriangularSolve
-            | FactorRule::Fft
-            | FactorRule::BatchNorm
-            | FactorRule::CustomCall
-            | FactorRule::Structural(_)
-            | FactorRule::Whole(_) => true,
-        };
-        if sees {
+        if module.inst(inst).opcode.row().factors.row().sees_layouts {
             seen.extend(module.inst(inst).operands.iter().copied());
         }
     }

@@ -9,7 +9,7 @@
 use crate::program::{CutId, OpId, Program, SearchOp, Taker};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use hlo_ir::factors::{FactorId, FactorRole, TensorFactors};
-use hlo_ir::op::FactorRule;
+use hlo_ir::op::{FactorRule, Linear, Reads};
 
 /// What an entry parameter is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,34 +117,14 @@ fn is_weight(program: &Program<'_>, value: CutId, n_steps: usize) -> bool {
 
 fn takes_weight(program: &Program<'_>, op: OpId, n_steps: usize) -> bool {
     let op = &program.ops[op];
-    match program.module.inst(op.inst).opcode.row().factors {
-        FactorRule::Dot | FactorRule::Convolution | FactorRule::Gather => true,
-        FactorRule::Elementwise => op.operands.len() == 1 && passes_on(program, op, n_steps),
-        FactorRule::Reshape
-        | FactorRule::Transpose
-        | FactorRule::Broadcast
-        | FactorRule::Slice
-        | FactorRule::DynamicSlice => passes_on(program, op, n_steps),
-        FactorRule::Bitcast
-        | FactorRule::BitcastConvert
-        | FactorRule::Reverse
-        | FactorRule::DynamicUpdateSlice
-        | FactorRule::Pad
-        | FactorRule::Concatenate
-        | FactorRule::Iota
-        | FactorRule::Reduce
-        | FactorRule::ReduceWindow
-        | FactorRule::SelectAndScatter
-        | FactorRule::Sort
-        | FactorRule::Scatter
-        | FactorRule::Cholesky
-        | FactorRule::TriangularSolve
-        | FactorRule::Fft
-        | FactorRule::BatchNorm
-        | FactorRule::CustomCall
-        | FactorRule::Structural(_)
-        | FactorRule::Whole(_) => false,
+    let rule = program.module.inst(op.inst).opcode.row().factors;
+    if rule == FactorRule::Dot || rule == FactorRule::Convolution || rule == FactorRule::Gather {
+        return true;
     }
+    // What only moves elements of a weight is one.
+    let row = rule.row();
+    let moves = row.linear == Linear::Each || row.reads == Reads::Picks;
+    (moves || rule == FactorRule::Elementwise && op.operands.len() == 1) && passes_on(program, op, n_steps)
 }
 
 fn passes_on(program: &Program<'_>, op: &SearchOp, n_steps: usize) -> bool {

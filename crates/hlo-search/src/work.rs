@@ -18,7 +18,7 @@ use hlo_analysis::time::{arithmetic_dtype, unit};
 use hlo_ir::DType;
 use hlo_ir::cost::Costs;
 use hlo_ir::names::FixedHash;
-use hlo_ir::op::FactorRule;
+use hlo_ir::op::{FactorRule, KernelForm};
 use hlo_ir::{InstId, Module};
 use hlo_mesh::{KernelWork, Machine, Unit};
 use indexmap::{IndexMap, IndexSet};
@@ -37,50 +37,8 @@ pub(crate) struct OpWork {
     writes: Vec<(usize, CutId, f64)>,
 }
 
-/// How an op runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
-    /// Fused with its neighbours.
-    Light,
-    /// Takes values out of registers, and leaves its result in memory.
-    Reduction,
-    /// A kernel of its own.
-    Heavy,
-    /// Reads of its first operand what its result holds.
-    Picks,
-    /// Writes of its first operand, in place, what its second one holds.
-    Updates,
-}
-
-fn kind(module: &Module, inst: InstId) -> Kind {
-    match module.inst(inst).opcode.row().factors {
-        FactorRule::Elementwise
-        | FactorRule::Broadcast
-        | FactorRule::Reshape
-        | FactorRule::Bitcast
-        | FactorRule::BitcastConvert
-        | FactorRule::Transpose
-        | FactorRule::Reverse
-        | FactorRule::Slice
-        | FactorRule::Pad
-        | FactorRule::Concatenate
-        | FactorRule::Iota => Kind::Light,
-        FactorRule::Reduce => Kind::Reduction,
-        FactorRule::DynamicSlice | FactorRule::Gather => Kind::Picks,
-        FactorRule::DynamicUpdateSlice | FactorRule::Scatter => Kind::Updates,
-        FactorRule::Dot
-        | FactorRule::Convolution
-        | FactorRule::ReduceWindow
-        | FactorRule::SelectAndScatter
-        | FactorRule::Sort
-        | FactorRule::Cholesky
-        | FactorRule::TriangularSolve
-        | FactorRule::Fft
-        | FactorRule::BatchNorm
-        | FactorRule::CustomCall
-        | FactorRule::Structural(_)
-        | FactorRule::Whole(_) => Kind::Heavy,
-    }
+fn kernel(module: &Module, inst: InstId) -> KernelForm {
+    module.inst(inst).opcode.row().factors.row().kernel
 }
 
 /// A program in which each region is computed in one of its ways: the program's own, but of some regions.
@@ -126,14 +84,14 @@ impl Taken {
     /// Whether a value lies in memory.
     fn is_in_memory(&self, program: &Program<'_>, value: CutId) -> bool {
         let value = self.resolved(program, value);
-        let of_op = |op: OpId| kind(program.module, program.ops[op].inst);
+        let of_op = |op: OpId| kernel(program.module, program.ops[op].inst);
         let mut takers = SmallVec::new();
         self.add_takers(program, value, &mut takers);
         let is_taken_light = match takers.as_slice() {
-            &[Taker::Op { op, .. }] => matches!(of_op(op), Kind::Light | Kind::Reduction),
+            &[Taker::Op { op, .. }] => matches!(of_op(op), KernelForm::Light | KernelForm::Reduction),
             _ => false,
         };
-        let is_made_light = program.values[value].producer.is_some_and(|(op, _)| of_op(op) == Kind::Light);
+        let is_made_light = program.values[value].producer.is_some_and(|(op, _)| of_op(op) == KernelForm::Light);
         !(program.values[value].is_free || is_made_light && is_taken_light)
     }
 }
@@ -153,9 +111,9 @@ pub(crate) fn in_memory(program: &Program<'_>) -> EntitySet<CutId> {
 
 /// Whether an op may put its result where the operand lay that it takes last.
 pub(crate) fn runs_in_place(module: &Module, inst: InstId) -> bool {
-    match kind(module, inst) {
-        Kind::Light | Kind::Updates => true,
-        Kind::Reduction | Kind::Heavy | Kind::Picks => false,
+    match kernel(module, inst) {
+        KernelForm::Light | KernelForm::Updates => true,
+        KernelForm::Reduction | KernelForm::Heavy | KernelForm::Picks => false,
     }
 }
 
@@ -163,7 +121,7 @@ impl OpWork {
     /// The work of an op.
     fn of(program: &Program<'_>, op: &SearchOp, costs: &Costs<'_>, is_in_memory: impl Fn(CutId) -> bool) -> OpWork {
         let module = program.module;
-        let kind = kind(module, op.inst);
+        let kernel = kernel(module, op.inst);
         let bytes = |value: CutId| program.values[value].bytes();
         let of_results: f64 = op.results.iter().filter_map(|value| value.expand()).map(bytes).sum();
         let second = op.operands.last().and_then(|value| value.expand()).map_or(0.0, bytes);
@@ -175,21 +133,28 @@ impl OpWork {
         let mut reads: Vec<(usize, CutId, f64)> = Vec::new();
         for (k, value) in op.operands.iter().enumerate() {
             let Some(value) = value.expand().filter(|&value| is_in_memory(value)) else { continue };
-            let touched = match (kind, k) {
-                (Kind::Picks, 0) => part(of_results, bytes(value)),
-                (Kind::Updates, 0) => 0.0,
-                (Kind::Light | Kind::Reduction | Kind::Heavy | Kind::Picks | Kind::Updates, _) => 1.0,
+            let touched = match (kernel, k) {
+                (KernelForm::Picks, 0) => part(of_results, bytes(value)),
+                (KernelForm::Updates, 0) => 0.0,
+                (
+                    KernelForm::Light
+                    | KernelForm::Reduction
+                    | KernelForm::Heavy
+                    | KernelForm::Picks
+                    | KernelForm::Updates,
+                    _,
+                ) => 1.0,
             };
             if !reads.iter().any(|(_, known, _)| *known == value) {
                 reads.push((k, value, touched));
             }
         }
-        let touched = |value: CutId| if kind == Kind::Updates { part(2.0 * update, bytes(value)) } else { 1.0 };
+        let touched = |value: CutId| if kernel == KernelForm::Updates { part(2.0 * update, bytes(value)) } else { 1.0 };
         let written = op.results.iter().enumerate().filter_map(|(k, value)| Some((k, value.expand()?)));
         let writes = written.filter(|(_, value)| is_in_memory(*value)).map(|(k, v)| (k, v, touched(v))).collect();
         let on_matrix_units = unit(module, op.inst) == Unit::Matrix;
         let dtype = arithmetic_dtype(module, op.inst);
-        let of_elements = if kind == Kind::Light { of_results / result_elem_bytes(program, op) } else { 0.0 };
+        let of_elements = if kernel == KernelForm::Light { of_results / result_elem_bytes(program, op) } else { 0.0 };
         let flops = (costs.of(op.inst).flops as f64).max(of_elements);
         OpWork { flops, dtype, on_matrix_units, reads, writes }
     }

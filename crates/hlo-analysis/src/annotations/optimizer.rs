@@ -14,7 +14,7 @@ use super::{ParamFacts, differing_devices, entry_leaves};
 use crate::replication::{Across, Replication};
 use crate::values::{SharedCallees, Through, User, ValueId, Values};
 use cranelift_entity::EntitySet;
-use hlo_ir::op::FactorRule;
+use hlo_ir::op::{FactorRule, KernelForm};
 use hlo_ir::{InstId, Module};
 use std::collections::BTreeSet;
 
@@ -160,35 +160,8 @@ impl Reached {
 
 /// Whether the elements of this operand go on, one by one, in the result.
 fn goes_on(rule: FactorRule, operand: u32) -> bool {
-    match rule {
-        FactorRule::Elementwise
-        | FactorRule::Reshape
-        | FactorRule::Bitcast
-        | FactorRule::BitcastConvert
-        | FactorRule::Transpose
-        | FactorRule::Reverse
-        | FactorRule::Broadcast => true,
-        FactorRule::DynamicUpdateSlice | FactorRule::Scatter => operand == 0,
-        FactorRule::Slice
-        | FactorRule::DynamicSlice
-        | FactorRule::Pad
-        | FactorRule::Concatenate
-        | FactorRule::Iota
-        | FactorRule::Dot
-        | FactorRule::Convolution
-        | FactorRule::Reduce
-        | FactorRule::ReduceWindow
-        | FactorRule::SelectAndScatter
-        | FactorRule::Sort
-        | FactorRule::Gather
-        | FactorRule::Cholesky
-        | FactorRule::TriangularSolve
-        | FactorRule::Fft
-        | FactorRule::BatchNorm
-        | FactorRule::CustomCall
-        | FactorRule::Structural(..)
-        | FactorRule::Whole(..) => false,
-    }
+    let row = rule.row();
+    row.is_one_to_one || rule == FactorRule::Broadcast || row.kernel == KernelForm::Updates && operand == 0
 }
 
 #[cfg(test)]

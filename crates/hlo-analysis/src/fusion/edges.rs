@@ -8,7 +8,7 @@
 
 use hashbrown::HashSet;
 use hlo_ir::attrs::GatherAttrs;
-use hlo_ir::op::{CostRule, FactorRule};
+use hlo_ir::op::{CostRule, FactorRule, Reach};
 use hlo_ir::shape::MemorySpace;
 use hlo_ir::view::is_view;
 use hlo_ir::{CompId, InstId, InstMap, Module, Opcode};
@@ -260,6 +260,7 @@ impl Edges {
                     (Role::Alone, _) => false,
                     (Role::Repeatable, _) => true,
                     (Role::Fusable, Reach::Same) => same_dims && self.roles[inst] == Role::Fusable,
+                    (Role::Fusable, Reach::Open) => false,
                     (Role::Fusable, Reach::Once) => is_only_user && k == 0,
                     (Role::Fusable, Reach::OnceAny) => is_only_user,
                     (Role::Fusable, Reach::Often) if k == 1 => same_dims && takes_one_element(module, inst),
@@ -363,50 +364,8 @@ impl Edges {
     }
 }
 
-/// How often one element of an operand is read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Reach {
-    /// By the thread of the same element.
-    Same,
-    /// Once at most, the first operand's by a thread of another element.
-    Once,
-    /// Once at most, that of any operand.
-    OnceAny,
-    /// Several times, the first operand's.
-    Often,
-}
-
 fn reach_of(module: &Module, inst: InstId) -> Reach {
-    match module.inst(inst).opcode.row().factors {
-        FactorRule::Broadcast | FactorRule::Gather => Reach::Often,
-        FactorRule::Concatenate => Reach::OnceAny,
-        FactorRule::Reshape
-        | FactorRule::Bitcast
-        | FactorRule::Transpose
-        | FactorRule::Reverse
-        | FactorRule::Slice
-        | FactorRule::DynamicSlice
-        | FactorRule::Pad
-        | FactorRule::Reduce => Reach::Once,
-        // Of the updated array an element is read where it is written.
-        FactorRule::DynamicUpdateSlice => Reach::Same,
-        FactorRule::Elementwise
-        | FactorRule::BitcastConvert
-        | FactorRule::Iota
-        | FactorRule::Dot
-        | FactorRule::Convolution
-        | FactorRule::ReduceWindow
-        | FactorRule::SelectAndScatter
-        | FactorRule::Sort
-        | FactorRule::Scatter
-        | FactorRule::Cholesky
-        | FactorRule::TriangularSolve
-        | FactorRule::Fft
-        | FactorRule::BatchNorm
-        | FactorRule::CustomCall
-        | FactorRule::Structural(_)
-        | FactorRule::Whole(_) => Reach::Same,
-    }
+    module.inst(inst).opcode.row().factors.row().reach
 }
 
 fn dims(module: &Module, inst: InstId) -> Option<&[i64]> {

@@ -95,8 +95,9 @@ pub(super) fn find_parts(module: &Module, comp: CompId, order: &[InstId], roles:
     let mut classes: Vec<Class> = Vec::new();
     let mut numbers: HashMap<SmallVec<[i64; 4]>, u32> = HashMap::new();
     for &inst in order.iter().filter(|&&inst| roles[inst] != Role::Alone) {
-        parts[inst] = match module.inst(inst).opcode.row().factors {
-            FactorRule::Reduce => n_kept_by(module, inst).and_then(|n_kept| {
+        let rule = module.inst(inst).opcode.row().factors;
+        let part = if rule == FactorRule::Reduce {
+            n_kept_by(module, inst).and_then(|n_kept| {
                 let operand = *module.inst(inst).operands.first()?;
                 let dims = SmallVec::from_slice(&module.shape(operand).as_array()?.dims);
                 let number = *numbers.entry(dims.clone()).or_insert_with(|| {
@@ -105,46 +106,22 @@ pub(super) fn find_parts(module: &Module, comp: CompId, order: &[InstId], roles:
                 });
                 // The first reduction of arrays of these dims says what their rows are.
                 (classes[number as usize].n_kept == n_kept).then_some(RowPart::Reduce(number))
-            }),
-            FactorRule::Elementwise => {
-                let classes = module.inst(inst).operands.iter().map(|&operand| parts[operand].class_of_value());
-                classes.flatten().next().map(RowPart::Value)
-            }
-            FactorRule::Reshape if is_view(module, inst) => {
-                let operand = module.inst(inst).operands.first();
-                let class = operand.and_then(|&operand| parts[operand].class_of_value());
-                class.filter(|_| operand.is_some_and(|&o| adds_ones(module, o, inst))).map(RowPart::Value)
-            }
-            FactorRule::Broadcast => spread_class(module, &parts, inst)
+            })
+        } else if rule == FactorRule::Elementwise {
+            let classes = module.inst(inst).operands.iter().map(|&operand| parts[operand].class_of_value());
+            classes.flatten().next().map(RowPart::Value)
+        } else if rule == FactorRule::Reshape && is_view(module, inst) {
+            let operand = module.inst(inst).operands.first();
+            let class = operand.and_then(|&operand| parts[operand].class_of_value());
+            class.filter(|_| operand.is_some_and(|&o| adds_ones(module, o, inst))).map(RowPart::Value)
+        } else if rule == FactorRule::Broadcast {
+            spread_class(module, &parts, inst)
                 .filter(|&class| is_spread_over(module, inst, &classes[class as usize]))
-                .map(RowPart::Spread),
-            FactorRule::Reshape
-            | FactorRule::Bitcast
-            | FactorRule::BitcastConvert
-            | FactorRule::Transpose
-            | FactorRule::Reverse
-            | FactorRule::Slice
-            | FactorRule::DynamicSlice
-            | FactorRule::DynamicUpdateSlice
-            | FactorRule::Pad
-            | FactorRule::Concatenate
-            | FactorRule::Gather
-            | FactorRule::Iota
-            | FactorRule::Dot
-            | FactorRule::Convolution
-            | FactorRule::ReduceWindow
-            | FactorRule::SelectAndScatter
-            | FactorRule::Sort
-            | FactorRule::Scatter
-            | FactorRule::Cholesky
-            | FactorRule::TriangularSolve
-            | FactorRule::Fft
-            | FactorRule::BatchNorm
-            | FactorRule::CustomCall
-            | FactorRule::Structural(_)
-            | FactorRule::Whole(_) => None,
-        }
-        .unwrap_or_default();
+                .map(RowPart::Spread)
+        } else {
+            None
+        };
+        parts[inst] = part.unwrap_or_default();
     }
     parts
 }

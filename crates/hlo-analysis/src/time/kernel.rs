@@ -9,7 +9,7 @@ use crate::memory::{InPlaceUpdates, behind_views, updated_operands};
 use crate::values::{entered, tuple_elements};
 use hashbrown::{HashMap, HashSet};
 use hlo_ir::cost::Costs;
-use hlo_ir::op::{CostRule, FactorRule};
+use hlo_ir::op::{CostRule, FactorRule, Reads};
 use hlo_ir::{ArrayShape, DType, InstId, Module, Opcode};
 use hlo_mesh::{KernelCost, Unit};
 use smallvec::SmallVec;
@@ -227,40 +227,15 @@ impl Walk<'_> {
         let (module, needed) = (self.module, self.needed(inst));
         let Some(&operand) = module.inst(inst).operands.get(k) else { return 0.0 };
         let (all, share) = (n_elems(module, operand), self.share(inst));
-        match module.inst(inst).opcode.row().factors {
-            // An element of the result is an element of the operand.
-            FactorRule::Slice | FactorRule::DynamicSlice | FactorRule::Gather if k == 0 => needed.min(all),
-            FactorRule::Gather => all * share,
+        match module.inst(inst).opcode.row().factors.row().reads {
+            Reads::Picks | Reads::LooksUp if k == 0 => needed.min(all),
+            Reads::Share | Reads::LooksUp => all * share,
             // What the update covers is not read.
-            FactorRule::DynamicUpdateSlice if k == 0 => {
+            Reads::Around if k == 0 => {
                 let part = module.inst(inst).operands.get(1).map_or(0.0, |&part| n_elems(module, part));
                 (all - part).max(0.0) * share
             }
-            FactorRule::Slice | FactorRule::DynamicSlice | FactorRule::DynamicUpdateSlice => all,
-            FactorRule::Elementwise
-            | FactorRule::Broadcast
-            | FactorRule::Reshape
-            | FactorRule::Bitcast
-            | FactorRule::BitcastConvert
-            | FactorRule::Transpose
-            | FactorRule::Reverse
-            | FactorRule::Pad
-            | FactorRule::Concatenate
-            | FactorRule::Reduce => all * share,
-            FactorRule::Iota
-            | FactorRule::Dot
-            | FactorRule::Convolution
-            | FactorRule::ReduceWindow
-            | FactorRule::SelectAndScatter
-            | FactorRule::Sort
-            | FactorRule::Scatter
-            | FactorRule::Cholesky
-            | FactorRule::TriangularSolve
-            | FactorRule::Fft
-            | FactorRule::BatchNorm
-            | FactorRule::CustomCall
-            | FactorRule::Structural(_)
-            | FactorRule::Whole(_) => all,
+            Reads::Picks | Reads::Around | Reads::Whole => all,
         }
     }
 }

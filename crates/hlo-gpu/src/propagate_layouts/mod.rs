@@ -45,7 +45,7 @@ use cranelift_entity::EntitySet;
 use hlo_analysis::Preserved;
 use hlo_analysis::values::tuple_elements;
 use hlo_ir::attrs::{Attrs, DimsAttrs};
-use hlo_ir::op::{CollectiveRule, Effects, FactorRule, Flow, OpRow};
+use hlo_ir::op::{CollectiveRule, DimPlaces, Effects, FactorRule, Flow, OpRow};
 use hlo_ir::{ArrayShape, CompId, Dims, InstId, Layout, Module, Opcode, Shape};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use products::NewShapes;
@@ -143,36 +143,9 @@ fn is_free(module: &Module, inst: InstId) -> bool {
     let instruction = module.inst(inst);
     let row = instruction.opcode.row();
     let is_array = module.shape(inst).as_array().is_some_and(|array| array.rank() > 1 && array.dynamic == 0);
-    let can = match row.factors {
-        FactorRule::Elementwise
-        | FactorRule::Broadcast
-        | FactorRule::Transpose
-        | FactorRule::Reverse
-        | FactorRule::Slice
-        | FactorRule::DynamicSlice
-        | FactorRule::Pad
-        | FactorRule::Concatenate
-        | FactorRule::Iota
-        | FactorRule::Dot => row.effects == Effects::Pure,
-        FactorRule::Whole(_) => keeps_layout(row),
-        FactorRule::Reshape
-        | FactorRule::Bitcast
-        | FactorRule::BitcastConvert
-        | FactorRule::DynamicUpdateSlice
-        | FactorRule::Convolution
-        | FactorRule::Reduce
-        | FactorRule::ReduceWindow
-        | FactorRule::SelectAndScatter
-        | FactorRule::Sort
-        | FactorRule::Gather
-        | FactorRule::Scatter
-        | FactorRule::Cholesky
-        | FactorRule::TriangularSolve
-        | FactorRule::Fft
-        | FactorRule::BatchNorm
-        | FactorRule::CustomCall
-        | FactorRule::Structural(_) => false,
-    };
+    let is_whole = matches!(row.factors, FactorRule::Whole(_));
+    let writes_any = row.factors.row().writes_any_layout && row.effects == Effects::Pure;
+    let can = writes_any || is_whole && keeps_layout(row);
     is_array && can
 }
 
@@ -187,40 +160,17 @@ fn ties(module: &Module, inst: InstId) -> Vec<(usize, Permutation)> {
     let Some(result) = module.shape(inst).as_array() else { return Vec::new() };
     let identity: Permutation = (0..result.rank()).collect();
     let row = instruction.opcode.row();
-    let slots: Vec<usize> = match row.factors {
-        FactorRule::Transpose => {
+    let slots: Vec<usize> = match row.factors.row().places {
+        DimPlaces::New if matches!(row.factors, FactorRule::Whole(_)) && keeps_layout(row) => vec![0],
+        DimPlaces::New => Vec::new(),
+        DimPlaces::Permuted => {
             let Some(attrs) = DimsAttrs::of(&instruction.attrs) else { return Vec::new() };
             // Result dim `i` is operand dim `dimensions[i]`.
             let to_operand: Permutation = attrs.dimensions.iter().map(|&d| d as usize).collect();
             return vec![(0, to_operand)];
         }
-        FactorRule::Elementwise | FactorRule::Concatenate => (0..instruction.operands.len()).collect(),
-        FactorRule::Reverse
-        | FactorRule::Slice
-        | FactorRule::DynamicSlice
-        | FactorRule::DynamicUpdateSlice
-        | FactorRule::Pad => vec![0],
-        FactorRule::Whole(_) if keeps_layout(row) => vec![0],
-        FactorRule::Whole(_)
-        | FactorRule::CustomCall
-        | FactorRule::Structural(_)
-        | FactorRule::Broadcast
-        | FactorRule::Reshape
-        | FactorRule::Bitcast
-        | FactorRule::BitcastConvert
-        | FactorRule::Iota
-        | FactorRule::Dot
-        | FactorRule::Convolution
-        | FactorRule::Reduce
-        | FactorRule::ReduceWindow
-        | FactorRule::SelectAndScatter
-        | FactorRule::Sort
-        | FactorRule::Gather
-        | FactorRule::Scatter
-        | FactorRule::Cholesky
-        | FactorRule::TriangularSolve
-        | FactorRule::Fft
-        | FactorRule::BatchNorm => Vec::new(),
+        DimPlaces::All => (0..instruction.operands.len()).collect(),
+        DimPlaces::First => vec![0],
     };
     let is_like = |slot: &usize| {
         let operand = instruction.operands.get(*slot).and_then(|&o| module.shape(o).as_array());

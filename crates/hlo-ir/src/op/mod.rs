@@ -4,6 +4,7 @@
 //! rows are in [`table`]; this module says what the columns mean.
 
 mod collective;
+mod factor_row;
 mod formula;
 mod routines;
 mod rules;
@@ -13,6 +14,7 @@ mod signs;
 mod table;
 
 pub use collective::{CollectiveForm, CollectiveRule, CollectiveSource, Participation, StartResult};
+pub use factor_row::{DimPlaces, FactorRow, KernelForm, Linear, Reach, Reads, Stacks};
 pub use formula::{Formula, ScalarFn};
 pub use routines::*;
 pub use rules::*;

@@ -11,7 +11,7 @@ use crate::prices::Prices;
 use crate::sharding::{ArraySharding, AtomList};
 use hlo_ir::factors::{FactorRole, FactorSet, FactorUse, TensorFactors};
 use hlo_ir::localize::{LocalForm, OperandAdjust, localize};
-use hlo_ir::op::FactorRule;
+use hlo_ir::op::{FactorRule, KernelForm};
 use hlo_ir::{ArrayShape, InstId, Module};
 
 /// Most combinations that are priced; beyond it prefixes are left out, and then later factors.
@@ -191,35 +191,12 @@ impl OpView<'_> {
         let of_tensor =
             |tensor: &TensorFactors| tensor.iter().flatten().map(|used: &FactorUse| tile(used.factor)).product::<f64>();
         let mut results = self.set.results.iter().map(of_tensor);
-        match self.module.inst(self.inst).opcode.row().factors {
-            FactorRule::Gather | FactorRule::DynamicSlice => results.next().unwrap_or(0.0),
-            FactorRule::Scatter | FactorRule::DynamicUpdateSlice => {
-                results.chain(self.set.operands.iter().map(of_tensor)).fold(0.0, f64::max)
+        match self.module.inst(self.inst).opcode.row().factors.row().kernel {
+            KernelForm::Picks => results.next().unwrap_or(0.0),
+            KernelForm::Updates => results.chain(self.set.operands.iter().map(of_tensor)).fold(0.0, f64::max),
+            KernelForm::Light | KernelForm::Reduction | KernelForm::Heavy => {
+                (0..self.set.factors.len()).map(tile).product()
             }
-            FactorRule::Elementwise
-            | FactorRule::Broadcast
-            | FactorRule::Reshape
-            | FactorRule::Bitcast
-            | FactorRule::BitcastConvert
-            | FactorRule::Transpose
-            | FactorRule::Reverse
-            | FactorRule::Slice
-            | FactorRule::Pad
-            | FactorRule::Concatenate
-            | FactorRule::Iota
-            | FactorRule::Dot
-            | FactorRule::Convolution
-            | FactorRule::Reduce
-            | FactorRule::ReduceWindow
-            | FactorRule::SelectAndScatter
-            | FactorRule::Sort
-            | FactorRule::Cholesky
-            | FactorRule::TriangularSolve
-            | FactorRule::Fft
-            | FactorRule::BatchNorm
-            | FactorRule::CustomCall
-            | FactorRule::Structural(_)
-            | FactorRule::Whole(_) => (0..self.set.factors.len()).map(tile).product(),
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::rewritable::{is_array, may_lie_otherwise, says_nothing_beside};
 use cranelift_entity::EntitySet;
 use hlo_ir::attrs::{Attrs, DimsAttrs, DotAttrs, PadAttrs, PadDim, ReduceAttrs, ReshapeAttrs, SliceAttrs, SliceDim};
-use hlo_ir::op::FactorRule;
+use hlo_ir::op::{FactorRule, Stacks};
 use hlo_ir::{InstId, Module, Opcode};
 
 /// How an operand comes to the stacked op.
@@ -22,41 +22,18 @@ pub(super) fn operand_form(module: &Module, inst: InstId, k: usize) -> Option<Op
     if node.opcode == Opcode::Parameter {
         return Some(OperandForm::Stacked);
     }
-    match node.opcode.row().factors {
-        FactorRule::Elementwise => {
+    let rule = node.opcode.row().factors;
+    match rule.row().stacks {
+        Stacks::All if rule == FactorRule::Elementwise => {
             // The scalar of a `select` or `clamp` is one for all elements.
             let is_scalar = rank(inst) > 0 && node.operands.get(k).is_some_and(|&operand| rank(operand) == 0);
             Some(if is_scalar { OperandForm::Same } else { OperandForm::Stacked })
         }
-        FactorRule::Dot if node.opcode == Opcode::Dot => Some(OperandForm::Stacked),
-        FactorRule::Broadcast
-        | FactorRule::Reshape
-        | FactorRule::Transpose
-        | FactorRule::Slice
-        | FactorRule::Reverse
-        | FactorRule::Concatenate => Some(OperandForm::Stacked),
-        FactorRule::Reduce if node.operands.len() == 2 => Some([OperandForm::Stacked, OperandForm::Same][k.min(1)]),
-        FactorRule::Pad => Some([OperandForm::Stacked, OperandForm::Same][k.min(1)]),
-        FactorRule::Dot
-        | FactorRule::Reduce
-        | FactorRule::Bitcast
-        | FactorRule::BitcastConvert
-        | FactorRule::Iota
-        | FactorRule::DynamicSlice
-        | FactorRule::DynamicUpdateSlice
-        | FactorRule::Gather
-        | FactorRule::Scatter
-        | FactorRule::Convolution
-        | FactorRule::ReduceWindow
-        | FactorRule::SelectAndScatter
-        | FactorRule::Sort
-        | FactorRule::Cholesky
-        | FactorRule::TriangularSolve
-        | FactorRule::Fft
-        | FactorRule::BatchNorm
-        | FactorRule::CustomCall
-        | FactorRule::Structural(_)
-        | FactorRule::Whole(_) => None,
+        Stacks::All if rule == FactorRule::Dot && node.opcode != Opcode::Dot => None,
+        Stacks::All => Some(OperandForm::Stacked),
+        Stacks::First if rule == FactorRule::Reduce && node.operands.len() != 2 => None,
+        Stacks::First => Some([OperandForm::Stacked, OperandForm::Same][k.min(1)]),
+        Stacks::Never => None,
     }
 }
 

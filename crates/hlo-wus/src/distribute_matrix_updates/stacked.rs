@@ -2,7 +2,7 @@
 
 use hlo_ir::attrs::{Attrs, DimsAttrs, ReshapeAttrs, SliceDim};
 use hlo_ir::monoid::find_monoid;
-use hlo_ir::op::FactorRule;
+use hlo_ir::op::{FactorRule, Stacks};
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode};
 use hlo_spmd::{Appender, SpmdError, array, is_rebuilt};
 
@@ -27,39 +27,18 @@ pub(super) fn is_stackable(module: &Module, inst: InstId) -> bool {
     if !is_array(inst) || !instruction.operands.iter().all(|&o| is_array(o)) || module.must_stay(inst) {
         return false;
     }
-    match instruction.opcode.row().factors {
-        FactorRule::Elementwise => !instruction.operands.is_empty() && module.called(inst).is_empty(),
-        FactorRule::Broadcast
-        | FactorRule::Transpose
-        | FactorRule::Reshape
-        | FactorRule::Reverse
-        | FactorRule::Slice
-        | FactorRule::Concatenate => true,
-        FactorRule::Dot => instruction.opcode == Opcode::Dot,
+    let rule = instruction.opcode.row().factors;
+    match rule.row().stacks {
+        Stacks::All if rule == FactorRule::Elementwise => {
+            !instruction.operands.is_empty() && module.called(inst).is_empty()
+        }
+        Stacks::All => rule != FactorRule::Dot || instruction.opcode == Opcode::Dot,
         // Updates are compared by the monoid, and the value that a reduction begins with is one for all.
-        FactorRule::Reduce => {
+        Stacks::First if rule == FactorRule::Reduce => {
             let is_monoid = module.called(inst).first().is_some_and(|&comp| find_monoid(module, comp).is_some());
             is_monoid && instruction.operands.len() == 2 && is_constant(module, instruction.operands[1])
         }
-        FactorRule::Bitcast
-        | FactorRule::BitcastConvert
-        | FactorRule::DynamicSlice
-        | FactorRule::DynamicUpdateSlice
-        | FactorRule::Pad
-        | FactorRule::Iota
-        | FactorRule::Convolution
-        | FactorRule::ReduceWindow
-        | FactorRule::SelectAndScatter
-        | FactorRule::Sort
-        | FactorRule::Gather
-        | FactorRule::Scatter
-        | FactorRule::Cholesky
-        | FactorRule::TriangularSolve
-        | FactorRule::Fft
-        | FactorRule::BatchNorm
-        | FactorRule::CustomCall
-        | FactorRule::Structural(_)
-        | FactorRule::Whole(_) => false,
+        Stacks::First | Stacks::Never => false,
     }
 }
 
