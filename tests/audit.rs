@@ -9,7 +9,7 @@ use hlo_audit::{AuditOptions, CHECKS, Finding, Level, audit};
 use hlo_ir::attrs::Attrs;
 use hlo_ir::edit::Builder;
 use hlo_ir::{InstId, Module, Opcode};
-use hlo_mesh::{DEFAULT_DEVICE, Machine};
+use hlo_mesh::Machine;
 use hlo_tests::large_step::{Kind, large_step};
 use hlo_tests::random_module::{Size, random_module};
 use rustix::time::{ClockId, clock_gettime};
@@ -18,7 +18,7 @@ fn options() -> AuditOptions {
     AuditOptions {
         params: ParamFacts::default(),
         frequency: FrequencyOptions::default(),
-        machine: Machine::from_args("", DEFAULT_DEVICE).expect("a machine"),
+        machine: Machine::unnamed().expect("a machine"),
     }
 }
 

@@ -178,12 +178,12 @@ fn the_preset_of_the_gpu_backend_pads_products_that_are_rounded_to_tf32() {
 #[test]
 fn a_preset_takes_options_of_its_passes() {
     let step = sample("programs/mlp_adam.hlo");
-    let (report, _) = preset("data-parallel{objective=memory,min-bytes=1MiB,device=a100}", &step);
+    let (report, _) = preset("data-parallel{objective=memory,min-bytes=1MiB}", &step);
     let choice = &report["modules"][0]["choice"];
-    assert_eq!(choice["machine"], "a100, one switch");
+    assert_eq!(choice["machine"], "h200, one switch");
     let chosen = &choice["candidates"][choice["chosen"].as_u64().expect("a number") as usize];
     let pipeline = chosen["pipeline"].as_str().expect("a pipeline");
-    assert!(pipeline.contains("shard-weight-update{min-bytes=1MiB,device=a100}"), "{pipeline}");
+    assert!(pipeline.contains("shard-weight-update{min-bytes=1MiB}"), "{pipeline}");
     let directory = folder("a-preset");
     let parts = directory.join("parts");
     let parts = parts.to_string_lossy();
@@ -200,6 +200,7 @@ fn no_way_continues_one_that_could_not_be_made() {
 }
 
 #[test]
+#[ignore = "takes long: .ci/nightly runs it"]
 fn what_a_preset_makes_is_never_predicted_to_be_slower() {
     let mut n_faster = 0;
     for step in hlo_tests::samples("programs").iter().filter(|s| !s.name().contains("unopt")) {
@@ -262,7 +263,7 @@ fn wrong_usage_is_two_and_suggests_the_nearest() {
         (&["--pass", "dce", "audit", "x.hlo"], "before `audit` is an option of the main job"),
         (&["--preset", "sharded-state", "x.hlo"], "expected -o DIRECTORY, found no -o"),
         (&["--pass", "shard-weight-update{state=auto}", "x.hlo"], "expected -o DIRECTORY, found no -o"),
-        (&["plan", "placement", "--cluster", "h100", "--axes", "4,2", "--reduce", "0=1"], "did you mean `dgx-h100`?"),
+        (&["plan", "placement", "--machine", "h10", "--axes", "4,2", "--reduce", "0=1"], "did you mean `h100`?"),
         (&[], "expected a file"),
     ] {
         let out = run(args);
@@ -704,7 +705,7 @@ fn notes_and_errors_say_what_helps() {
     assert!(
         said(&["eval", &step, "--timeout", "soon"]).contains("expected a positive number of seconds, as 60 or 0.5")
     );
-    let outcome = run(&["--preset", "data-parallel{memory-limit=1KiB}", &step]);
+    let outcome = run(&["--preset", "data-parallel", "--memory-limit", "1KiB", &step]);
     assert!(outcome.code == 1 && !outcome.stderr.contains("pass `"), "{}", outcome.stderr);
     let empty = "HloModule z\n\nENTRY %e (x: f32[0,3]) -> f32[0,3] {\n  ROOT %x = f32[0,3]{1,0} parameter(0)\n}\n\n";
     let outcome = run_with_stdin(&["eval", "-"], empty);
@@ -749,36 +750,29 @@ fn help_is_a_command_and_options_of_all_commands_stand_before_them() {
 /// Every pass and preset with a limit says what happens where nothing keeps it.
 #[test]
 fn a_limit_that_is_not_met_is_an_error_with_the_least_that_was_found() {
-    let has_limit =
-        |options: &[hlo_pass::options::OptionInfo]| options.iter().any(|option| option.name == "memory-limit");
-    let passes = hlo_opt::registry::passes();
-    let limited: Vec<&str> = passes.iter().filter(|pass| has_limit(pass.options)).map(|pass| pass.name).collect();
-    assert_eq!(limited.len(), 4, "a pass with a limit needs a line below: {limited:?}");
     let (gpt, gathered) = (sample("programs/gpt2l_adam.hlo"), sample("passes/rematerialize-all-gather/worked.hlo"));
     let global = sample("passes/search-parallelization/memory-limit.hlo");
     let out = folder("limits").join("sharded").display().to_string();
     for (pass, file) in [
-        ("rematerialize-all-gather{memory-limit=1000}", &gathered),
-        ("offload-state{memory-limit=4MiB}", &gpt),
-        ("shard-weight-update{state=auto,memory-limit=1000}", &gpt),
-        ("search-parallelization{devices=4,memory-limit=1KiB}", &global),
+        ("@memory-limit=1000;rematerialize-all-gather", &gathered),
+        ("@memory-limit=4MiB;offload-state", &gpt),
+        ("offload-state{to=4MiB}", &gpt),
+        ("@memory-limit=1000;shard-weight-update{state=auto}", &gpt),
+        ("@memory-limit=1KiB;search-parallelization{devices=4}", &global),
+        // No pass here looks at it.
+        ("@memory-limit=1000;dce", &gpt),
     ] {
-        assert!(limited.iter().any(|name| pass.starts_with(name)), "{pass}");
         let Outcome { code, stdout, stderr } = run(&["--pass", pass, file, "-o", &out]);
         assert_eq!((code, stdout.as_str()), (1, ""), "{pass}: {stderr}");
         assert!(stderr.contains("memory-limit") && stderr.contains("least"), "{pass}: {stderr}");
     }
-    for (preset, file) in [
-        ("data-parallel{memory-limit=1KiB}", &gpt),
-        ("sharded-state{memory-limit=1KiB}", &gpt),
-        ("auto-parallel{devices=4,memory-limit=1KiB}", &global),
-    ] {
-        let Outcome { code, stdout, stderr } = run(&["--preset", preset, file, "-o", &out]);
+    for (preset, file) in [("data-parallel", &gpt), ("sharded-state", &gpt), ("auto-parallel{devices=4}", &global)] {
+        let Outcome { code, stdout, stderr } = run(&["--preset", preset, "--memory-limit", "1KiB", file, "-o", &out]);
         assert_eq!((code, stdout.as_str()), (1, ""), "{preset}: {stderr}");
         assert!(stderr.contains("least"), "{preset}: {stderr}");
     }
     // What one pass leaves, another one's limit is about.
-    let both = run(&["--preset", "sharded-state", "--pass", "offload-state{memory-limit=4MiB}", &gpt, "-o", &out]);
+    let both = run(&["--preset", "sharded-state", "--pass", "offload-state{to=4MiB}", &gpt, "-o", &out]);
     assert!(both.code == 1 && both.stderr.contains("expected a peak of at most 4194304 bytes"), "{}", both.stderr);
     assert!(!std::path::Path::new(&out).exists(), "nothing is written");
 }

@@ -4,10 +4,10 @@ use hlo_analysis::Analyses;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::options::Options;
-use hlo_pass::pipeline::parse_pipeline;
+use hlo_pass::pipeline::{Pipeline, parse_pipeline};
 use hlo_pass::report::PassReport;
 use hlo_pass::runner::{RunError, RunOptions, bind, run_pipeline};
-use hlo_pass::{Deadline, PassCx, PassError};
+use hlo_pass::{Deadline, PassCx, PassError, TargetSpec};
 use hlo_tests::root;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 const LONG: &[(&str, &str)] = &[
     ("shard-weight-update{min-bytes=0}", "passes/shard-weight-update/sgd.hlo"),
     ("distribute-matrix-updates{profit=always}", "passes/distribute-matrix-updates/muon.hlo"),
-    ("decompose-collectives{cluster=[(node,2,1),(gpu,4,100)]}", "passes/decompose-collectives/two-levels.hlo"),
+    ("@machine=[(node,2,1),(gpu,4,100)];decompose-collectives", "passes/decompose-collectives/two-levels.hlo"),
     ("propagate-shardings", "passes/propagate-shardings/best.hlo"),
     ("propagate-shardings{order=shardy}", "passes/propagate-shardings/best.hlo"),
     ("propagate-shardings{order=gspmd}", "passes/propagate-shardings/best.hlo"),
@@ -38,13 +38,16 @@ fn text(module: &Module) -> String {
 
 /// Runs one pass on its own, without the runner that asks before it.
 fn run_alone(pipeline: &str, module: &mut Module, deadline: Deadline) -> Result<(), PassError> {
-    let calls = parse_pipeline(pipeline).expect("a pipeline");
+    let Pipeline { calls, settings } = Pipeline::parse(pipeline).expect("a pipeline");
+    let mut spec = TargetSpec::default();
+    settings.iter().for_each(|(name, value)| spec.set(name, value).expect("a setting"));
+    let target = spec.target(module.n_devices()).expect("a target");
     let passes = hlo_opt::registry::passes();
     let info = passes.iter().find(|info| info.name == calls[0].name).expect("a known pass");
     let options = Options::check(info.name, info.options, &calls[0].options).expect("good options");
     let pass = (info.build)(&options).unwrap_or_else(|e| panic!("{pipeline}: {e}"));
     let (mut analyses, mut report) = (Analyses::default(), PassReport::new(info.name));
-    let mut cx = PassCx { deadline, ..PassCx::new(&mut analyses, &mut report) };
+    let mut cx = PassCx { deadline, ..PassCx::new(&mut analyses, &mut report, &target) };
     pass.run(module, &mut cx).map(|_| ())
 }
 

@@ -5,8 +5,7 @@ use hlo_eval::{EvalError, EvalOptions, Inputs, Value, run, run_observed};
 use hlo_ir::literal::Scalar;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{DType, InstId, Literal, Module, Shape};
-use hlo_pass::pipeline::parse_pipeline;
-use hlo_pass::runner::{RunOptions, RunSummary, bind, run_pipeline};
+use hlo_pass::runner::{RunOptions, RunSummary, bind_text, run_pipeline};
 use hlo_tests::random_module::{Input, Rng};
 use hlo_tests::unequal_layouts::give_unequal_layouts;
 use std::collections::BTreeMap;
@@ -203,9 +202,9 @@ pub(crate) fn keeps_every_bit(seed: u64, text: &str, inputs: &Inputs, pipeline: 
         run(module, inputs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}\n{}", shown(module)))
     };
     let before = evaluate(&module);
-    let calls = parse_pipeline(pipeline).expect("a pipeline");
-    let passes = bind(&calls, &hlo_opt::registry::passes()).expect("the pass");
-    let options = RunOptions { check: true, ..RunOptions::default() };
+    let registry = hlo_opt::registry::passes();
+    let (passes, target) = bind_text(pipeline, &registry, module.n_devices()).expect("the pass");
+    let options = RunOptions { check: true, target: Some(&target), ..RunOptions::default() };
     let once = run_pipeline(&mut module, &mut Analyses::default(), &passes, options);
     let once = once.unwrap_or_else(|e| panic!("seed {seed}: {:?}\n{text}", e.diagnostics));
     let after = evaluate(&module);

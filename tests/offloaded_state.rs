@@ -149,7 +149,7 @@ fn check(seed: u64) -> u64 {
     // A limit that can be kept, and that fewer arrays may keep.
     if let Some(memory) = once.reports[0].memory.as_ref().filter(|_| seed % 2 == 1) {
         let limit = memory.peak_before_bytes.midpoint(memory.peak_after_bytes);
-        let pass = format!("offload-state{{min-bytes=1,memory-limit={limit}}}");
+        let pass = format!("offload-state{{min-bytes=1,to={limit}}}");
         once = keeps_every_bit(seed, &random.text, &inputs, &pass);
         let peak_bytes = once.reports[0].memory.as_ref().map(|memory| memory.peak_after_bytes);
         assert!(peak_bytes.is_some_and(|bytes| bytes <= limit), "seed {seed}: {peak_bytes:?}, limit {limit}");

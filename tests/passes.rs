@@ -8,8 +8,7 @@ use hlo_ir::devices::find_n_devices;
 use hlo_ir::op::CalleeEntry;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{InstId, Module, Opcode};
-use hlo_pass::pipeline::parse_pipeline;
-use hlo_pass::runner::{RunOptions, RunSummary, bind, run_pipeline};
+use hlo_pass::runner::{RunOptions, RunSummary, bind_text, run_pipeline};
 use hlo_tests::random_module::Rng;
 use hlo_tests::unequal_layouts::give_unequal_layouts;
 use hlo_tests::{Sample, root, samples};
@@ -44,9 +43,9 @@ fn parse(name: &str, text: &str) -> Module {
 /// Runs a pipeline with all checks of the runner on.
 fn run(name: &str, module: &mut Module, pipeline: &str) -> RunSummary {
     let registry = hlo_opt::registry::passes();
-    let calls = parse_pipeline(pipeline).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let passes = bind(&calls, &registry).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let options = RunOptions { check: true, ..Default::default() };
+    let bound = bind_text(pipeline, &registry, module.n_devices());
+    let (passes, target) = bound.unwrap_or_else(|e| panic!("{name}: {e}"));
+    let options = RunOptions { check: true, target: Some(&target), ..Default::default() };
     run_pipeline(module, &mut Analyses::default(), &passes, options)
         .unwrap_or_else(|e| panic!("{name}: pass {}: {:?}", e.pass, e.diagnostics))
 }
@@ -219,7 +218,7 @@ fn every_sample_of_every_pass() {
 }
 
 /// Draws of layouts for each sample when the environment does not say how many.
-const N_LAYOUTS: u64 = 2;
+const N_LAYOUTS: u64 = 1;
 
 /// Whether a sample's pipeline changed the module whose arrays have random layouts, after comparing the results. A pass may refuse it.
 fn check_with_layouts(pass: &str, sample: &Sample, seed: u64) -> Result<bool, String> {
@@ -228,9 +227,9 @@ fn check_with_layouts(pass: &str, sample: &Sample, seed: u64) -> Result<bool, St
     let mut before = parse(&name, &sample.text);
     give_unequal_layouts(&mut before, &mut Rng::new(seed));
     hlo_ir::verify::verify(&before).map_err(|e| format!("{name}: the layouts made it invalid: {e:?}"))?;
-    let calls = parse_pipeline(pipeline).map_err(|e| format!("{name}: {e}"))?;
-    let passes = bind(&calls, &hlo_opt::registry::passes()).map_err(|e| format!("{name}: {e}"))?;
-    let options = RunOptions { check: true, ..Default::default() };
+    let bound = bind_text(pipeline, &hlo_opt::registry::passes(), before.n_devices());
+    let (passes, target) = bound.map_err(|e| format!("{name}: {e}"))?;
+    let options = RunOptions { check: true, target: Some(&target), ..Default::default() };
     let mut after = before.clone();
     let Ok(summary) = run_pipeline(&mut after, &mut Analyses::default(), &passes, options) else { return Ok(false) };
     if !summary.reports.iter().any(|report| report.changed) {

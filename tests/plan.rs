@@ -15,7 +15,7 @@ fn json(args: &[&str]) -> Value {
 
 #[test]
 fn a_reduction_as_json_has_programs_and_groups() {
-    let plan = json(&["reduction", "--cluster", "a100", "--axes", "4,16", "--reduce", "1", "--format", "json"]);
+    let plan = json(&["reduction", "--machine", "p2-a100", "--axes", "4,16", "--reduce", "1", "--format", "json"]);
     assert_eq!(plan["total"], 97);
     let matrices = plan["matrices"].as_array().expect("matrices");
     let rows: Vec<String> = matrices.iter().map(|m| m["matrix"].to_string()).collect();
@@ -35,7 +35,7 @@ fn a_reduction_as_json_has_programs_and_groups() {
 
 #[test]
 fn options_narrow_the_plan() {
-    let machine = ["reduction", "--cluster", "[(node,2),(cpu,2),(gpu,4)]", "--axes", "4,4", "--format", "json"];
+    let machine = ["reduction", "--machine", "[(node,2),(cpu,2),(gpu,4)]", "--axes", "4,4", "--format", "json"];
     let with = |more: &[&str]| json(&machine.iter().chain(more).copied().collect::<Vec<_>>());
     let one = with(&["--reduce", "0,1", "--matrix", "[[1,2,2],[2,1,2]]"]);
     assert_eq!((&one["total"], one["matrices"].as_array().map(Vec::len)), (&Value::from(1287), Some(1)));
@@ -55,7 +55,7 @@ fn options_narrow_the_plan() {
 
 #[test]
 fn placements_are_ranked_by_cost() {
-    let args = ["placement", "--cluster", "a100", "--axes", "4,16", "--reduce", "0=1.0,0+1=0.25"];
+    let args = ["placement", "--machine", "p2-a100", "--axes", "4,16", "--reduce", "0=1.0,0+1=0.25"];
     let plan = json(&[&args[..], &["--format", "json"]].concat());
     let placements = plan["placements"].as_array().expect("placements");
     let costs: Vec<f64> = placements.iter().filter_map(|p| p["cost_s"].as_f64()).collect();
@@ -67,15 +67,16 @@ fn placements_are_ranked_by_cost() {
     assert_eq!(sum, costs[0]);
     let text = run(&args).stdout;
     assert_eq!(text.lines().count(), 4, "{text}");
-    assert!(text.starts_with("a100: 4 node x 16 gpu; 64 devices; axes 4,16; "), "{text}");
+    assert!(text.starts_with("p2-a100: 4 node x 16 gpu; 64 devices; axes 4,16; "), "{text}");
 }
 
 #[test]
 fn text_names_the_best_program() {
-    let text = run(&["reduction", "--cluster", "a100:2", "--axes", "2,16", "--reduce", "1", "--algo", "ring"]).stdout;
+    let text =
+        run(&["reduction", "--machine", "p2-a100:2", "--axes", "2,16", "--reduce", "1", "--algo", "ring"]).stdout;
     assert!(text.contains("(1, InsideGroup, ReduceScatter)  4 groups of 8: {0,1,2,3,4,5,6,7},"), "{text}");
     assert!(text.ends_with("50 programs on 2 matrices\n"), "{text}");
-    let text = run(&["reduction", "--cluster", "[(gpu,8)]", "--axes", "1,8", "--reduce", "0"]).stdout;
+    let text = run(&["reduction", "--machine", "[(gpu,8)]", "--axes", "1,8", "--reduce", "0"]).stdout;
     assert!(text.contains("nothing to reduce"), "{text}");
 }
 
@@ -83,33 +84,36 @@ fn text_names_the_best_program() {
 fn a_plot_shows_every_matrix() {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("plan.svg");
     let name = path.display().to_string();
-    let outcome = run(&["reduction", "--cluster", "a100", "--axes", "4,16", "--reduce", "1", "--plot", &name]);
+    let outcome = run(&["reduction", "--machine", "p2-a100", "--axes", "4,16", "--reduce", "1", "--plot", &name]);
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
     let picture = std::fs::read_to_string(&path).expect("the picture");
     assert!(picture.contains("[[2,2],[2,8]]") && picture.matches("<circle").count() > 60);
-    assert!(picture.contains("reduction over axis 1, ") && picture.contains("on each of 64 devices, a100"), "a title");
+    assert!(
+        picture.contains("reduction over axis 1, ") && picture.contains("on each of 64 devices, p2-a100"),
+        "a title"
+    );
     assert!(picture.contains("axis 0: 4 ") && picture.contains(">best "), "words, and the best");
 }
 
 #[test]
 fn what_does_not_fit_is_wrong_usage() {
-    let base = ["reduction", "--axes", "4,16", "--reduce", "1", "--cluster"];
+    let base = ["reduction", "--axes", "4,16", "--reduce", "1", "--machine"];
     let refused = |args: &[&str]| {
         let outcome = run(args);
         assert_eq!((outcome.code, outcome.stdout.as_str()), (2, ""));
         outcome.stderr
     };
     let error = refused(&[&base[..], &["[(node,4),(gpu)]"]].concat());
-    assert!(error.contains("--cluster: cluster, line 1, column 15: expected `,`, found `)]`"), "{error}");
-    let error = refused(&[&base[..], &["a100:2"]].concat());
+    assert!(error.contains("--machine: cluster, line 1, column 15: expected `,`, found `)]`"), "{error}");
+    let error = refused(&[&base[..], &["p2-a100:2"]].concat());
     assert!(error.contains("axes: expected sizes that multiply to 32 devices, found [4, 16]"), "{error}");
-    let error = refused(&[&base[..], &["a100", "--matrix", "[[4,1],[4,4]]"]].concat());
+    let error = refused(&[&base[..], &["p2-a100", "--matrix", "[[4,1],[4,4]]"]].concat());
     assert!(error.contains("--matrix: matrix, column 0: expected a product of 4, found 16"), "{error}");
-    let error = refused(&[&base[..], &["a100", "--matrix", "4x4"]].concat());
+    let error = refused(&[&base[..], &["p2-a100", "--matrix", "4x4"]].concat());
     assert!(error.contains("expected rows of numbers such as [[1,4],[4,4]]"), "{error}");
-    let error = refused(&["placement", "--axes", "4,16", "--cluster", "a100", "--reduce", "0:2"]);
+    let error = refused(&["placement", "--axes", "4,16", "--machine", "p2-a100", "--reduce", "0:2"]);
     assert!(error.contains("expected axes and a weight such as 0+2=0.25"), "{error}");
-    let error = refused(&[&base[..], &["a100", "--max-size", "0"]].concat());
+    let error = refused(&[&base[..], &["p2-a100", "--max-size", "0"]].concat());
     assert!(error.contains("expected a number of steps, at least 1"), "{error}");
     let missing = run(&[&base[..], &["no-such-file.toml"]].concat());
     assert_eq!(missing.code, 1);
@@ -117,7 +121,7 @@ fn what_does_not_fit_is_wrong_usage() {
 
 #[test]
 fn clusters_of_different_nodes_are_planned_over_blocks() {
-    let text = run(&["reduction", "--cluster", "[(node,2),(gpu,6+2)]", "--axes", "8", "--reduce", "0"]).stdout;
+    let text = run(&["reduction", "--machine", "[(node,2),(gpu,6+2)]", "--axes", "8", "--reduce", "0"]).stdout;
     assert!(
         text.starts_with("[(node,2),(gpu,6+2)]: 4 x 2 (counts differ: equal blocks within the entities); 8 "),
         "{text}"
@@ -134,13 +138,11 @@ fn a_cluster_may_come_from_a_file() {
     let file = folder.join("two-nodes.toml");
     std::fs::write(&file, format!("name = \"two\"\n{}{}", level("node", 2, 1), level("gpu", 4, 100))).expect("a file");
     let name = file.display().to_string();
-    let plan = run(&["reduction", "--cluster", &name, "--axes", "8", "--reduce", "0"]);
+    let plan = run(&["reduction", "--machine", &name, "--axes", "8", "--reduce", "0"]);
     assert!(plan.stdout.starts_with("two: 2 node x 4 gpu; 8 devices"), "{}", plan.stdout);
     let sample = hlo_tests::root().join("passes/decompose-collectives/two-levels.hlo").display().to_string();
-    let with = |cluster: &str| {
-        let pipeline = format!("decompose-collectives{{cluster={cluster},algo=ring}}");
-        cli::run(&["-q", "--pass", &pipeline, &sample])
-    };
+    let with =
+        |cluster: &str| cli::run(&["-q", "--machine", cluster, "--pass", "decompose-collectives{algo=ring}", &sample]);
     let (by_file, inline) = (with(&name), with("[(node,2,1,0),(gpu,4,100,0)]"));
     assert_eq!((by_file.code, by_file.stderr.as_str()), (0, ""));
     assert!(by_file.stdout.contains("reduce-scatter(") && by_file.stdout == inline.stdout, "{}", by_file.stdout);
@@ -199,7 +201,7 @@ fn a_reshard_as_json_names_groups_and_reasons() {
     assert_eq!(step["tile"], serde_json::json!([16, 2, 16]));
     assert_eq!(plan["greedy"]["mindspore"]["bytes"], 2560);
     assert_eq!(plan["total"]["seconds"], Value::Null);
-    let timed = json(&[&WORKED[..], &["--emit", "json", "--cluster", "[(node,2),(gpu,4)]"]].concat());
+    let timed = json(&[&WORKED[..], &["--emit", "json", "--machine", "[(node,2),(gpu,4)]"]].concat());
     assert!(timed["total"]["seconds"].as_f64() > Some(0.0), "{timed}");
     let parts =
         timed["steps"].as_array().expect("steps").iter().map(|step| step["cost"]["seconds"].as_f64().unwrap_or(0.0));
@@ -240,8 +242,8 @@ fn a_reshard_of_what_does_not_fit_is_wrong_usage() {
         ),
         (refused("f32[0,8]", rows, "{replicated}", &[]), "dim 0: expected a size of at least 1, found 0"),
         (
-            refused("f32[8,8]", rows, "{replicated}", &["--cluster", "[(gpu,2)]"]),
-            "--cluster: expected at least 4 devices",
+            refused("f32[8,8]", rows, "{replicated}", &["--machine", "[(gpu,2)]"]),
+            "--machine: expected at least 4 devices",
         ),
     ];
     for (found, expected) in &cases {

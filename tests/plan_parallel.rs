@@ -138,8 +138,9 @@ fn the_preset_writes_a_program_with_the_same_results() {
     let step = sample("search/xdl.6.hlo");
     let out = written("local.hlo", "").display().to_string();
     // So little memory that tables have to be cut.
-    let preset = "auto-parallel{devices=3,memory-limit=50KiB}";
-    let (code, _, stderr) = tool::run(["--preset", preset, "--machine", "h100", &step, "-o", &out]);
+    let preset = "auto-parallel{devices=3}";
+    let (code, _, stderr) =
+        tool::run(["--preset", preset, "--memory-limit", "50KiB", "--machine", "h100", &step, "-o", &out]);
     assert_eq!(code, 0, "{stderr}");
     let local = std::fs::read_to_string(&out).expect("the program");
     assert!(local.contains("num_partitions=3") && local.contains("all-gather("), "{local}");
@@ -222,9 +223,9 @@ fn what_the_search_is_kept_from_is_said_and_has_its_price() {
 
 #[test]
 fn a_plan_by_chance_keeps_no_limit_and_says_so() {
-    let pass = "search-parallelization{devices=2,draw=1,memory-limit=1MiB}";
+    let pass = "@memory-limit=1MiB;search-parallelization{devices=2,draw=1}";
     let (code, _, stderr) = tool::run(["--pass", pass, &mlp()]);
-    assert_eq!(code, 2, "{stderr}");
+    assert_eq!(code, 1, "{stderr}");
     assert!(
         stderr.contains("option `draw`: expected neither `pins` nor `memory-limit` nor `plan` beside it"),
         "{stderr}"
@@ -301,14 +302,14 @@ ENTRY %step {
 #[test]
 fn what_a_dumped_problem_claims_adds_up() {
     let module = written("layers.hlo", LAYERS).display().to_string();
-    let cluster = "[(node,2,12.5,2),(gpu,6,50,2)]";
-    for (mesh, cluster) in [("6", None), ("2x2", None), ("2x6", Some(cluster)), ("2x3x2", None)] {
+    let machine = "[(node,2,12.5,2),(gpu,6,50,2)]";
+    for (mesh, machine) in [("6", None), ("2x2", None), ("2x6", Some(machine)), ("2x3x2", None)] {
         let sizes: Vec<i64> = mesh.split('x').map(|size| size.parse().expect("a number")).collect();
         let n_devices = sizes.iter().product::<i64>().to_string();
         let path = written(&format!("problem-{mesh}.json"), "").display().to_string();
         let mut words = vec![&module[..], "--mesh", mesh, "--gap", "0", "--dump-problem", &path];
-        match cluster {
-            Some(cluster) => words.extend(["--cluster", cluster]),
+        match machine {
+            Some(machine) => words.extend(["--machine", machine]),
             None => words.extend(["--devices", &n_devices]),
         }
         let report = json(&words);
@@ -351,12 +352,11 @@ ENTRY %e {
 #[test]
 fn a_bound_under_a_limit_holds_for_plans_under_tighter_ones() {
     let module = written("branches.hlo", BRANCHES).display().to_string();
-    let slow =
-        "name = \"mid\"\nmemory_bytes_per_s = 1e8\nmemory_bytes = 1e12\nlaunch_s = 0\nflops_per_s = { f32 = 1e8 }\n";
+    let slow = "name = \"mid\"\n[device]\nname = \"mid\"\nmemory_bytes_per_s = 1e8\nmemory_bytes = 1e12\nlaunch_s = 0\nflops_per_s = { f32 = 1e8 }\n";
     let device = written("mid.toml", slow).display().to_string();
     let mut plans: Vec<(f64, f64)> = Vec::new();
     for limit in ["5443", "5896", "6400", "7000"] {
-        let words = ["--devices", "4", "--mesh", "2x2", "--device", &device, "--memory-limit", limit];
+        let words = ["--devices", "4", "--mesh", "2x2", "--machine", &device, "--memory-limit", limit];
         let report = json(&[&[module.as_str()][..], &words].concat());
         plans.push((report["step_s"].as_f64().expect("a time"), report["bound_s"].as_f64().expect("a bound")));
     }
@@ -423,10 +423,9 @@ fn a_pin_tells_values_of_one_name_apart() {
 
 #[test]
 fn a_step_of_a_million_seconds_is_not_told_as_a_lack_of_effort() {
-    let device =
-        "name = \"slow\"\nmemory_bytes_per_s = 1e-3\nmemory_bytes = 1e12\nlaunch_s = 0\nflops_per_s = { f32 = 1e-3 }\n";
+    let device = "name = \"slow\"\n[device]\nname = \"slow\"\nmemory_bytes_per_s = 1e-3\nmemory_bytes = 1e12\nlaunch_s = 0\nflops_per_s = { f32 = 1e-3 }\n";
     let device = written("slow_device.toml", device).display().to_string();
     let file = written("shared_names.hlo", SHARED_NAMES).display().to_string();
-    let (code, _, stderr) = plan(&[&file, "--devices", "4", "--device", &device]);
+    let (code, _, stderr) = plan(&[&file, "--devices", "4", "--machine", &device]);
     assert!(code == 1 && stderr.contains("a million seconds"), "{stderr}");
 }

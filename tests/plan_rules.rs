@@ -50,11 +50,10 @@ fn an_unknown_op_is_an_error_at_its_place() {
 fn what_holds_of_a_function_alone_is_not_proved_but_not_called_wrong() {
     let of_exp = "rule exp-of-sum\n  a: [m]\n  b: [m]\n  left = exp(add(a, b))\n  right = multiply(exp(a), exp(b))\n";
     let of_relu = "rule relu-twice\n  a: [m]\n  left = relu(relu(a))\n  right = relu(a)\n";
-    for (name, text) in [("exp.txt", of_exp), ("relu.txt", of_relu)] {
-        let (code, stdout, stderr) = check(name, text);
-        assert_eq!(code, 5, "{stdout}{stderr}");
-        assert!(stdout.contains("not proved: ") && !stdout.contains("rejected"), "{stdout}");
-    }
+    let (code, stdout, stderr) = check("functions.txt", &format!("{of_exp}\n{of_relu}"));
+    assert_eq!(code, 5, "{stdout}{stderr}");
+    assert_eq!(stdout.matches("not proved: ").count(), 2, "{stdout}");
+    assert!(!stdout.contains("rejected"), "{stdout}");
 }
 
 /// An op of a collection: its type, inputs as pairs of numbers, and parameters.
@@ -78,6 +77,7 @@ fn published(name: &str, source: &[String], target: &[String]) -> String {
 }
 
 #[test]
+#[ignore = "takes long: .ci/nightly runs it"]
 fn rules_of_a_published_collection_are_counted_by_what_they_are() {
     let along = |dim| [("PM_PARALLEL_DIM", dim), ("PM_PARALLEL_DEGREE", 2)];
     let cut = |of, dim| operator("OP_PARTITION", &[of], &along(dim));
@@ -122,6 +122,7 @@ fn rules_of_a_published_collection_are_counted_by_what_they_are() {
 }
 
 #[test]
+#[ignore = "takes long: .ci/nightly runs it"]
 fn rules_that_are_too_large_or_say_nothing_are_not_read() {
     let copies = |of| operator("OP_REPLICATE", &[of], &[("PM_PARALLEL_DIM", 0), ("PM_PARALLEL_DEGREE", 64)]);
     let large = published("large", &[copies((-1, 0)), copies((0, 0))], &[copies((-1, 0)), copies((0, 0))]);

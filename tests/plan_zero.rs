@@ -118,8 +118,9 @@ fn a_preset_keeps_a_memory_limit_or_says_what_there_is() {
     let folder = std::env::temp_dir().join(format!("hlo-opt-preset-limit-{}", std::process::id()));
     let out = folder.display().to_string();
     // Whole state takes 12 MiB, state in shards less than 9.
-    let preset = "sharded-state{objective=time,memory-limit=9MiB}";
-    let (code, _, stderr) = tool::run(["--preset", preset, "--machine", "h100", &step, "-o", &out]);
+    let preset = "sharded-state{objective=time}";
+    let (code, _, stderr) =
+        tool::run(["--preset", preset, "--memory-limit", "9MiB", "--machine", "h100", &step, "-o", &out]);
     assert_eq!(code, 0, "{stderr}");
     let main = folder.join("main.hlo").display().to_string();
     let (code, stdout, stderr) = tool::run(["analyze", "memory", &main, "--format", "json"]);
@@ -127,7 +128,8 @@ fn a_preset_keeps_a_memory_limit_or_says_what_there_is() {
     let memory: Value = serde_json::from_str(&stdout).expect("JSON");
     assert!(number(&memory, "peak_bytes") <= 9.0 * 1048576.0, "{memory}");
     std::fs::remove_dir_all(folder).expect("the folder");
-    let (code, _, stderr) = tool::run(["--preset", "data-parallel{memory-limit=9MiB}", "--machine", "h100", &step]);
+    let (code, _, stderr) =
+        tool::run(["--preset", "data-parallel", "--memory-limit", "9MiB", "--machine", "h100", &step]);
     assert_eq!(code, 1, "{stderr}");
     assert!(stderr.contains("expected a program that takes at most 9437184 bytes at its peak, found"), "{stderr}");
 }

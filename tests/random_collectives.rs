@@ -6,8 +6,7 @@ use crate::lockstep::{are_equal, draw, parse_random};
 use hlo_analysis::Analyses;
 use hlo_eval::{EvalOptions, run};
 use hlo_ir::DType;
-use hlo_pass::pipeline::parse_pipeline;
-use hlo_pass::runner::{RunOptions, bind, run_pipeline};
+use hlo_pass::runner::{RunOptions, bind_text, run_pipeline};
 use hlo_tests::random_module::Rng;
 use std::fmt::Write;
 
@@ -220,8 +219,8 @@ fn check(pipeline: &str, seed: u64) -> bool {
     let registry = hlo_opt::registry::passes();
     let mut has_changed = Vec::new();
     for _ in 0..2 {
-        let passes = bind(&parse_pipeline(pipeline).expect(pipeline), &registry).expect(pipeline);
-        let options = RunOptions { check: true, ..RunOptions::default() };
+        let (passes, target) = bind_text(pipeline, &registry, module.n_devices()).expect(pipeline);
+        let options = RunOptions { check: true, target: Some(&target), ..RunOptions::default() };
         let summary = run_pipeline(&mut module, &mut Analyses::default(), &passes, options);
         let summary = summary.unwrap_or_else(|e| panic!("{pipeline}, seed {seed}: {:?}\n{text}", e.diagnostics));
         has_changed.push(summary.reports.iter().any(|report| report.changed));
@@ -244,12 +243,12 @@ fn collectives_passes_keep_integer_results() {
         ("sink-all-reduce{loops=false}", 15),
         ("reassociate-all-reduce", 10),
         ("fold-all-reduce-of-all-reduce", 4),
-        ("decompose-collectives{cluster=[(node,2,1),(gpu,2,100)],algo=ring}", 2),
-        ("decompose-collectives{cluster=[(node,2,0.001),(gpu,2,100)],min-gain=0}", 6),
-        ("decompose-collectives{cluster=[(rack,2,0.001),(node,1),(gpu,2,50)],algo=tree}", 10),
-        ("decompose-collectives{cluster=[(node,2,1),(gpu,2+2,100)],algo=ring}", 2),
-        ("decompose-collectives{cluster=[(gpu,4,100)]}", 0),
-        ("combine-collectives{mode=variadic},decompose-collectives{cluster=[(node,2,1),(gpu,2,100)],algo=ring}", 2),
+        ("@machine=[(node,2,1),(gpu,2,100)];decompose-collectives{algo=ring}", 2),
+        ("@machine=[(node,2,0.001),(gpu,2,100)];decompose-collectives{min-gain=0}", 6),
+        ("@machine=[(rack,2,0.001),(node,1),(gpu,2,50)];decompose-collectives{algo=tree}", 10),
+        ("@machine=[(node,2,1),(gpu,2+2,100)];decompose-collectives{algo=ring}", 2),
+        ("@machine=[(gpu,4,100)];decompose-collectives", 0),
+        ("@machine=[(node,2,1),(gpu,2,100)];combine-collectives{mode=variadic},decompose-collectives{algo=ring}", 2),
         ("combine-collectives{mode=packed}", 2),
         ("combine-collectives{mode=variadic}", 2),
         ("combine-collectives{mode=packed,threshold-bytes=300}", 4),

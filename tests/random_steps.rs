@@ -5,9 +5,10 @@ use crate::lockstep::parse_random;
 use hlo_analysis::Analyses;
 use hlo_eval::{EvalOptions, Inputs, Outputs, run};
 use hlo_ir::{DType, Literal, Module, literal::Scalar};
+use hlo_pass::Target;
 use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::report::{Artifact, PassReport};
-use hlo_pass::runner::{RunOptions, bind, run_pipeline};
+use hlo_pass::runner::{RunOptions, bind, bind_text, run_pipeline};
 use hlo_tests::random_module::{Input, Rng};
 use hlo_tests::training_step::{TrainingStep, training_step};
 use std::collections::BTreeMap;
@@ -49,13 +50,13 @@ fn evaluate(module: &Module, inputs: &Inputs) -> Result<Outputs, String> {
     run(module, inputs, &options).map_err(|e| e.to_string())
 }
 
-/// Options of the pass: for profit or always, and on a cluster whose nodes hang on slow links, where updates are cut within
+/// Options of the pass, with settings of the target in front: for profit or always, and on a cluster whose nodes hang on slow links, where updates are cut within
 /// a node and their shards are summed across; and with all collectives decomposed for such a cluster.
 const WAYS: [&str; 4] = [
     "profit=always",
     "profit=auto",
-    "profit=always,cluster=[(node,2,1,100),(gpu,HALF)]",
-    "profit=always},decompose-collectives{cluster=[(node,2,0.001),(gpu,HALF)],algo=ring,min-gain=0",
+    "@machine=[(node,2,1,100),(gpu,HALF)];profit=always",
+    "@machine=[(node,2,0.001),(gpu,HALF)];profit=always},decompose-collectives{algo=ring,min-gain=0",
 ];
 
 /// Runs the passes on a step and compares; the number of updates in shards, or of reduce-scatters in several steps.
@@ -68,10 +69,13 @@ fn check(way: &str, step: &TrainingStep, seed: u64) -> Result<u64, String> {
     if way.contains("HALF") && (half < 2 || step.n_devices % 2 == 1) {
         return Ok(0);
     }
-    let pipeline = format!("shard-weight-update{{min-bytes=0,{}}}", way.replace("HALF", &half.to_string()));
+    let way = way.replace("HALF", &half.to_string());
+    let (machine, options) = way.rsplit_once(';').map_or(("", way.as_str()), |(machine, options)| (machine, options));
+    let end = if machine.is_empty() { "" } else { ";" };
+    let pipeline = format!("{machine}{end}shard-weight-update{{min-bytes=0,{options}}}");
     let registry = hlo_opt::registry::passes();
-    let passes = bind(&parse_pipeline(&pipeline).expect("a pipeline"), &registry).expect("the passes");
-    let options = RunOptions { check: true, ..RunOptions::default() };
+    let (passes, target) = bind_text(&pipeline, &registry, step.n_devices).expect("the passes");
+    let options = RunOptions { check: true, target: Some(&target), ..RunOptions::default() };
     let summary = run_pipeline(&mut module, &mut Analyses::default(), &passes, options)
         .map_err(|e| format!("the pass fails: {:?}", e.diagnostics))?;
     let after = evaluate(&module, &inputs).map_err(|e| format!("after: {e}"))?;
@@ -86,13 +90,18 @@ fn check(way: &str, step: &TrainingStep, seed: u64) -> Result<u64, String> {
 
 /// A module whose state crosses the entry in shards by the pass with these options, and what the pass says of it; `None` where a loop holds the step.
 /// What is ambiguous is said with `state-pairs`, as its user would.
-pub(crate) fn with_state_in_shards(module: &Module, asked: &str) -> Result<Option<(Module, PassReport)>, String> {
+pub(crate) fn with_state_in_shards(
+    module: &Module,
+    asked: &str,
+    memory_limit: Option<u64>,
+) -> Result<Option<(Module, PassReport)>, String> {
+    let target = Target { memory_limit, ..Target::unnamed().expect("a target") };
     let mut said: Vec<String> = Vec::new();
     loop {
         let pairs = said.join(",");
         let pipeline = format!("shard-weight-update{{min-bytes=0,{asked},state-pairs=[{pairs}]}}");
         let passes = bind(&parse_pipeline(&pipeline).expect("a pipeline"), hlo_wus::PASSES).expect("the pass");
-        let options = RunOptions { check: true, ..RunOptions::default() };
+        let options = RunOptions { check: true, target: Some(&target), ..RunOptions::default() };
         let mut main = module.clone();
         let error = match run_pipeline(&mut main, &mut Analyses::default(), &passes, options) {
             Ok(mut summary) => return Ok(summary.reports.pop().map(|report| (main, report))),
@@ -137,7 +146,7 @@ pub(crate) fn equals_source(
 /// `unshard(main(shard(inputs)))` is what the step computes; the number of parameters in shards.
 fn check_interface(step: &TrainingStep, seed: u64) -> Result<u64, String> {
     let module = parse_random(seed, &step.text);
-    let Some((main, report)) = with_state_in_shards(&module, "state=auto")? else { return Ok(0) };
+    let Some((main, report)) = with_state_in_shards(&module, "state=auto", None)? else { return Ok(0) };
     let (shard, unshard, manifest) = artifacts(&report).ok_or("expected three files")?;
     equals_source(&module, [shard, &main, unshard], step, seed)?;
     let list = |name: &str| manifest[name].as_array().cloned().unwrap_or_default();

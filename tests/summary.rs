@@ -139,9 +139,9 @@ fn a_machine_by_name_sets_what_nothing_else_names() {
     let (one, old, two) =
         (seconds(&["--machine", "h200"]), seconds(&["--machine", "a100"]), seconds(&["--machine", "h200:2"]));
     assert!(old > one * 1.2 && two > one * 1.05, "{one} {old} {two}");
-    assert!(seconds(&["--machine", "h200:2", "--device", "a100"]) > two, "an explicit device wins");
-    let flat = seconds(&["--machine", "h200:2", "--cluster", "[(gpu,8,450,0.6)]"]);
-    assert!((flat / one - 1.0).abs() < 1e-6, "an explicit cluster wins: {flat} {one}");
+    let flat = seconds(&["--machine", "h200:[(gpu,8,450,0.6)]"]);
+    assert!((flat / one - 1.0).abs() < 1e-6, "links and a device in one word: {flat} {one}");
+    assert!(seconds(&["--machine", "a100:[(gpu,8,450,0.6)]"]) > flat, "a slower device at the same links");
 
     // A preset, a pass and a plan are priced on it, and the summary names it.
     let preset = summary(&["--machine", "h200:2", "--preset", "data-parallel"]);
@@ -160,26 +160,44 @@ fn a_machine_by_name_sets_what_nothing_else_names() {
         ),
         "{pass}"
     );
-    let mixed = summary(&["--machine", "h200:2", "--preset", "data-parallel{device=a100}"]);
+    let mixed = summary(&["--machine", "a100:[(node,2),(gpu,4)]", "--preset", "data-parallel"]);
     assert!(
         mixed.contains(
-            "time for 8 x a100, 2 x dgx-h200; XLA combines collectives up to 30 MiB; --machine names another"
+            "time for 8 x a100, [(node,2),(gpu,4)]; XLA combines collectives up to 30 MiB; --machine names another"
         ),
         "{mixed}"
     );
     assert_eq!(json(&["--machine", "h200:2", "--emit", "plan-json", &wide])["critical_path_s"], two);
-    // A pass that must be given a cluster has one.
+    // A pass over the levels of a machine says so where there are none.
     assert_eq!(run(&["--machine", "h200:2", "--pass", "decompose-collectives", &wide]).code, 0);
-    assert_eq!(run(&["--pass", "decompose-collectives", &wide]).code, 2);
+    let switch = run(&["--pass", "decompose-collectives", &wide]);
+    assert!(switch.code == 1 && switch.stderr.contains("expected a machine with levels"), "{}", switch.stderr);
+    // Settings in front of a pipeline are the same; said twice and otherwise they are refused.
+    let front = summary(&["--pass", "@machine=h200:2;shard-weight-update"]);
+    assert_eq!(row(&front, "time, predicted"), row(&pass, "time, predicted"));
+    let twice = run(&["--machine", "a100", "--pass", "@machine=h200:2;shard-weight-update", &wide]);
+    assert!(twice.code == 2 && twice.stderr.contains("two settings of the target differ"), "{}", twice.stderr);
+    let preset = run(&["--preset", "@machine=h200:2;data-parallel", &wide]);
+    assert!(preset.code == 2 && preset.stderr.contains("the setting `@machine`"), "{}", preset.stderr);
+    for (args, expected) in [
+        (&["--pass", "shard-weight-update{cluster=[(gpu,8)]}"][..], "'@machine=[(gpu,8)];…'"),
+        (&["--preset", "data-parallel{device=a100}"], "--machine 'a100:switch'"),
+        (&["--preset", "data-parallel{memory-limit=1GiB}"], "--memory-limit"),
+        (&["--device", "a100", "--preset", "data-parallel"], "'a100:switch' for one switch"),
+        (&["analyze", "time", "--cluster", "a100:2"], "`p2-a100` now"),
+    ] {
+        let out = run(&[args, &[&wide]].concat());
+        assert!(out.code == 2 && out.stderr.contains(expected), "{args:?}: {}", out.stderr);
+    }
 
     for (machine, expected) in [
-        ("h2", "expected a100, b200, h100, h200, found `h2`"),
+        ("h2", "expected a100, b200, h100, h200, p2-a100, "),
         ("h200:3", "expected a divisor of the 8 devices, found 3 nodes"),
         ("h200:many", "expected a number such as `4`, found `many`"),
     ] {
         let out = run(&["--machine", machine, "--preset", "data-parallel", &wide]);
         assert!(out.code == 2 && out.stderr.contains(expected), "{machine}: {}", out.stderr);
     }
-    let large = run(&["analyze", "time", "--cluster", "dgx-h100", &wide]);
+    let large = run(&["analyze", "time", "--machine", "p2-a100", &wide]);
     assert!(large.code == 2 && large.stderr.contains("a machine by name, such as h200"), "{}", large.stderr);
 }

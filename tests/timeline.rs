@@ -5,11 +5,11 @@ use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::memory::{memory_curve, peak_memory};
 use hlo_analysis::time::{Lane, Span, predict, predict_timeline};
 use hlo_ir::{Module, Opcode};
-use hlo_mesh::{DEFAULT_DEVICE, Machine};
+use hlo_mesh::Machine;
 
 fn timeline(module: &Module) -> (f64, f64, Vec<Span>) {
     let frequencies = Frequencies::compute(module, FrequencyOptions::default());
-    let machine = Machine::from_args("", DEFAULT_DEVICE).expect("the default machine");
+    let machine = Machine::unnamed().expect("the default machine");
     let known = predict(module, &frequencies, &machine).expect("a time");
     let (time, spans) = predict_timeline(module, &frequencies, &machine).expect("a time");
     assert_eq!(time, known);

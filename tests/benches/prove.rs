@@ -55,7 +55,9 @@ fn by_devices(bencher: divan::Bencher<'_, '_>, n_devices: usize) {
         .replace("num_partitions=8", &format!("num_partitions={n_devices}"))
         .replace("{{0,1,2,3,4,5,6,7}}", &format!("{{{{{}}}}}", devices.join(",")))
         .replace("devices=[8,1]<=[8]", &format!("devices=[{n_devices},1]<=[{n_devices}]"));
-    let stages = format!("decompose-collectives{{cluster=[(node,{}),(gpu,8)],min-gain=0}}", n_devices / 8);
-    let stages = if n_devices > 8 { format!("{stages},") } else { String::new() };
-    time(bencher, &text, &format!("{PREPARE},{SHARD},{stages}{COMBINE}"));
+    let (machine, stages) = match n_devices {
+        ..=8 => (String::new(), ""),
+        _ => (format!("@machine=[(node,{}),(gpu,8)];", n_devices / 8), "decompose-collectives{min-gain=0},"),
+    };
+    time(bencher, &text, &format!("{machine}{PREPARE},{SHARD},{stages}{COMBINE}"));
 }

@@ -2,8 +2,10 @@
 
 use crate::random_module::Rng;
 
-/// A device so slow that cutting pays wherever it can, as the text of a description.
-pub const SLOW_DEVICE: &str = "name = \"slow\"
+/// Devices at one switch so slow that cutting pays wherever it can, as the text of a description.
+pub const SLOW_MACHINE: &str = "name = \"slow\"
+[device]
+name = \"slow\"
 memory_bytes_per_s = 1e5
 memory_bytes = 1e12
 launch_s = 0
@@ -11,11 +13,6 @@ flops_per_s = { f32 = 1e5 }";
 
 /// Numbers of devices.
 const N_DEVICES: [usize; 7] = [2, 3, 4, 5, 6, 8, 12];
-
-/// The pass with these options on slow devices.
-pub fn search_pass(n_devices: usize, options: &str) -> String {
-    format!("search-parallelization{{devices={n_devices},device='{SLOW_DEVICE}'{options}}}")
-}
 
 /// `search-parallelization` with random options, as a pipeline takes it, and the number of devices: mostly a legal plan by chance, or
 /// the best plan on slow devices. Calls are inlined before it or left to it.
@@ -29,5 +26,6 @@ pub fn random_search(rng: &mut Rng) -> (String, usize) {
         false => format!(",draw={seed},axes={axes}{even}"),
     };
     let before = if rng.one_in(2) { "inline-calls," } else { "" };
-    (format!("{before}{}", search_pass(n_devices, &options)), n_devices)
+    let search = format!("search-parallelization{{devices={n_devices}{options}}}");
+    (format!("@machine='{SLOW_MACHINE}';{before}{search}"), n_devices)
 }

@@ -30,32 +30,32 @@ const FIVE: &str = "[(a,10),(b,10),(c,10),(d,10),(e,10)]";
 const CASES: [Case; 6] = [
     Case {
         what: "two levels, 64 devices, one axis (the paper's longest: 1.16 s)",
-        arguments: &["--cluster", "a100", "--axes", "64", "--reduce", "0"],
+        arguments: &["--machine", "p2-a100", "--axes", "64", "--reduce", "0"],
         most_s: 0.01,
     },
     Case {
         what: "four levels, 4,096 devices, two axes, one of them reduced, 44 matrices",
-        arguments: &["--cluster", FOUR, "--axes", "64,64", "--reduce", "0"],
+        arguments: &["--machine", FOUR, "--axes", "64,64", "--reduce", "0"],
         most_s: 1.0,
     },
     Case {
         what: "the same, both reduced together",
-        arguments: &["--cluster", FOUR, "--axes", "64,64", "--reduce", "0,1"],
+        arguments: &["--machine", FOUR, "--axes", "64,64", "--reduce", "0,1"],
         most_s: 1.0,
     },
     Case {
         what: "five levels, 100,000 devices, two axes, one of them reduced, 100 matrices",
-        arguments: &["--cluster", FIVE, "--axes", "1000,100", "--reduce", "0"],
+        arguments: &["--machine", FIVE, "--axes", "1000,100", "--reduce", "0"],
         most_s: 5.0,
     },
     Case {
         what: "the same, both reduced together, the better of both lowerings",
-        arguments: &["--cluster", FIVE, "--axes", "1000,100", "--reduce", "0,1"],
+        arguments: &["--machine", FIVE, "--axes", "1000,100", "--reduce", "0,1"],
         most_s: 5.0,
     },
     Case {
         what: "five levels, 100,000 devices, one axis",
-        arguments: &["--cluster", FIVE, "--axes", "100000", "--reduce", "0"],
+        arguments: &["--machine", FIVE, "--axes", "100000", "--reduce", "0"],
         most_s: 5.0,
     },
 ];

@@ -82,7 +82,7 @@ fn rows(algo: Algo) -> Result<Vec<Row>, ClusterError> {
         let cell = |i: usize| cells.get(i).copied().unwrap_or_default();
         let number = |i: usize| cell(i).parse::<f64>().unwrap_or(f64::NAN);
         let list = |text: &str| text.split(' ').filter_map(|n| n.parse::<u32>().ok()).collect::<Vec<u32>>();
-        let cluster = Cluster::from_arg(&format!("a100:{}", cell(2)))?.without_latency();
+        let cluster = Cluster::from_arg(&format!("p2-a100:{}", cell(2)))?.without_latency();
         let axes = list(cell(5));
         let mut planner = Planner::new(&cluster, Rules::Pinned);
         let matrix = ParallelismMatrix::new(cell(13).split(';').map(list).collect(), planner.levels(), &axes)?;

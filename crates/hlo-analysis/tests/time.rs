@@ -4,7 +4,7 @@ use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::time::{ModuleTime, Updates, instruction_cost, predict, predict_as_ordered};
 use hlo_ir::cost::Costs;
 use hlo_ir::{DType, InstId, Module};
-use hlo_mesh::{DEFAULT_DEVICE, Exchange, KernelWork, Machine, Unit};
+use hlo_mesh::{Exchange, KernelWork, Machine, Unit};
 
 fn parsed(text: &str) -> Module {
     match hlo_text::parse_module(text) {
@@ -14,7 +14,7 @@ fn parsed(text: &str) -> Module {
 }
 
 fn machine() -> Machine {
-    Machine::from_args("", DEFAULT_DEVICE).expect("the default machine")
+    Machine::unnamed().expect("the default machine")
 }
 
 fn time(module: &Module) -> ModuleTime {
@@ -176,7 +176,7 @@ fn what_is_not_known_is_said() {
         ))
     };
     assert!(time(&on(1)).is_partial);
-    let eight = Machine::from_args("[(gpu,8)]", DEFAULT_DEVICE).expect("a machine");
+    let eight = Machine::parse("[(gpu,8)]", 1).expect("a machine");
     let on_eight = |module: &Module| {
         let frequencies = Frequencies::compute(module, FrequencyOptions::default());
         predict(module, &frequencies, &eight)
@@ -439,7 +439,7 @@ fn in_the_order_of_the_text_a_collective_hides_behind_what_stands_between_its_ha
 /// Two sorts that were measured on an H100, and a merge, which is much less work than a sort.
 #[test]
 fn sorts_take_about_as_long_as_on_a_card() {
-    let h100 = Machine::from_args("", "h100").expect("a machine");
+    let h100 = Machine::parse("h100:switch", 1).expect("a machine");
     let sort = |shape: &str, dim: i64, marks: &str| {
         let module = parsed(&format!(
             "HloModule m\nlt {{ a = f32[] parameter(0) b = f32[] parameter(1) c = s32[] parameter(2) d = s32[] parameter(3) \

@@ -3,7 +3,7 @@
 use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::frequency::FrequencyOptions;
 use hlo_audit::{AuditOptions, CHECKS, audit};
-use hlo_mesh::{DEFAULT_DEVICE, Machine};
+use hlo_mesh::Machine;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ fn options() -> AuditOptions {
     AuditOptions {
         params: ParamFacts::default(),
         frequency: FrequencyOptions::default(),
-        machine: Machine::from_args("", DEFAULT_DEVICE).expect("a machine"),
+        machine: Machine::unnamed().expect("a machine"),
     }
 }
 

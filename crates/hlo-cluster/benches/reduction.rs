@@ -26,7 +26,7 @@ fn plan(cluster: &str, axes: &[u32], reduce: &[usize]) -> Option<f64> {
 /// The paper's largest synthesis.
 #[divan::bench]
 fn papers_largest() -> Option<f64> {
-    plan("a100", &[64], &[0])
+    plan("p2-a100", &[64], &[0])
 }
 
 /// 4,096 devices on four levels, both axes alone and together.

@@ -1,6 +1,8 @@
 //! Descriptions of clusters as text: TOML, an inline hierarchy, or the name of a shipped one.
 
+use crate::device::DeviceProfile;
 use crate::error::ClusterError;
+use crate::toml_error::toml_error;
 use crate::topology::{Bypass, Cluster, Count, Level, LevelNetwork};
 use pest::Parser;
 use pest::error::{ErrorVariant, LineColLocation};
@@ -29,14 +31,14 @@ const LAUNCH_US: f64 = 6.6;
 
 /// The shipped descriptions: name and TOML.
 const SHIPPED: [(&str, &str); 8] = [
-    ("a100", include_str!("../clusters/a100.toml")),
     ("dgx-a100", include_str!("../clusters/dgx-a100.toml")),
     ("dgx-b200", include_str!("../clusters/dgx-b200.toml")),
     ("dgx-h100", include_str!("../clusters/dgx-h100.toml")),
     ("ethernet", include_str!("../clusters/ethernet.toml")),
+    ("p2-a100", include_str!("../clusters/p2-a100.toml")),
+    ("p2-v100", include_str!("../clusters/p2-v100.toml")),
     ("tpuv3", include_str!("../clusters/tpuv3.toml")),
     ("tpuv3-slice", include_str!("../clusters/tpuv3-slice.toml")),
-    ("v100", include_str!("../clusters/v100.toml")),
 ];
 
 /// Longest text that is read.
@@ -45,7 +47,7 @@ const MAX_LEN: usize = 1 << 20;
 impl Cluster {
     /// A cluster from what a user writes as an argument: an inline hierarchy `[(node,4),(gpu,16,270,0.6)]` (outermost
     /// first; name, count, GB/s of one entity's link in and out, µs of a hop), the name of a shipped description,
-    /// whose outermost count can be replaced: `a100:2`, `tpuv3-slice:8x8`, or the text of a TOML description.
+    /// whose outermost count can be replaced: `p2-a100:2`, `tpuv3-slice:8x8`, or the text of a TOML description.
     ///
     /// Files are the caller's business: read them and give their text here or to [`Cluster::from_toml`].
     ///
@@ -79,47 +81,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A cluster from the text of a TOML description; `clusters/a100.toml` in this crate is an example with all the
-    /// common fields, `clusters/v100.toml` one with a ring.
+    /// A cluster from the text of a TOML description; `clusters/p2-a100.toml` in this crate is an example with all the
+    /// common fields, `clusters/p2-v100.toml` one with a ring.
     ///
     /// # Errors
     /// The place, what was expected and what was found.
     pub fn from_toml(text: &str) -> Result<Cluster, ClusterError> {
         parse_toml(text)?.build()
-    }
-
-    /// A description as [`Cluster::from_toml`] reads it.
-    pub fn to_toml(&self) -> String {
-        // To a millionth of a microsecond: what arithmetic adds behind is no part of the description.
-        let us = |seconds: f64| (seconds * 1e12).round() / 1e6;
-        let mut out = format!("name = {:?}\nlaunch_us = {}\n", self.name(), us(self.launch_s()));
-        for level in self.levels() {
-            let count = match &level.count {
-                Count::Same(n) => n.to_string(),
-                Count::Each(each) => format!("{each:?}"),
-            };
-            let (network, dims) = match &level.network {
-                LevelNetwork::Switched => ("switched", None),
-                LevelNetwork::Ring => ("ring", None),
-                LevelNetwork::Torus { dims, wraps: true } => ("torus", Some(dims)),
-                LevelNetwork::Torus { dims, wraps: false } => ("mesh", Some(dims)),
-            };
-            let dims = dims.map_or(String::new(), |dims| format!("dims = {dims:?}\n"));
-            out += &format!(
-                "[[level]]\nname = {:?}\ncount = {count}\ngbytes_per_s = {}\nlatency_us = {}\nnetwork = \"{network}\"\n{dims}\
-                 shared_by = {}\n",
-                level.name,
-                level.bytes_per_s / 1e9,
-                us(level.latency_s),
-                level.shared_by
-            );
-            if let Some(Bypass { bytes_per_s, shared_by, domain }) = &level.bypass {
-                let domain = domain.map_or(String::new(), |domain| format!(", domain = {domain}"));
-                let speed = bytes_per_s / 1e9;
-                out += &format!("bypass = {{ gbytes_per_s = {speed}, shared_by = {shared_by}{domain} }}\n");
-            }
-        }
-        out
     }
 
     /// The names that [`Cluster::from_arg`] knows.
@@ -137,6 +105,43 @@ pub(crate) fn shipped_levels(name: &str) -> Result<(Vec<Level>, f64), ClusterErr
     Ok((cluster.levels().to_vec(), cluster.launch_s()))
 }
 
+/// What a description of a machine says.
+pub(crate) struct MachineText {
+    pub name: String,
+    pub device: Option<DeviceProfile>,
+    /// `None` without levels.
+    pub cluster: Option<Cluster>,
+}
+
+/// Reads a description of a machine: a cluster's, a device, or both.
+///
+/// # Errors
+/// The place, what was expected and what was found.
+pub(crate) fn parse_machine(text: &str) -> Result<MachineText, ClusterError> {
+    let description = parse_toml(text).map_err(|error| match DeviceProfile::from_toml(text) {
+        Ok(profile) => ClusterError::new(
+            "machine",
+            "the profile of a device in a table `[device]`, with `[device.flops_per_s]`, below `name = …` of the machine",
+            format!("the profile of `{}` for itself", profile.name),
+        ),
+        Err(_) => error,
+    })?;
+    let device = match &description.device {
+        None => None,
+        Some(DeviceText::Name(name)) => Some(DeviceProfile::from_arg(name)?),
+        Some(DeviceText::Profile(profile)) => Some(profile.clone().checked()?),
+    };
+    if description.level.is_empty() {
+        let name = description.name;
+        return match device {
+            Some(_) => Ok(MachineText { name, device, cluster: None }),
+            None => Err(ClusterError::new("machine", "a level or a device", "neither")),
+        };
+    }
+    let cluster = description.build()?;
+    Ok(MachineText { name: cluster.name().to_string(), device, cluster: Some(cluster) })
+}
+
 /// A TOML file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -144,7 +149,16 @@ struct Description {
     name: String,
     #[serde(default)]
     launch_us: f64,
+    #[serde(default)]
     level: Vec<LevelText>,
+    device: Option<DeviceText>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "the name of a shipped device, or a table with a device's profile")]
+enum DeviceText {
+    Name(String),
+    Profile(Box<DeviceProfile>),
 }
 
 #[derive(Deserialize)]
@@ -201,37 +215,11 @@ fn parse_toml(text: &str) -> Result<Description, ClusterError> {
     toml::from_str(text).map_err(|error| toml_error("cluster", text, &error))
 }
 
-/// A TOML error with its line and column.
-pub(crate) fn toml_error(what: &str, text: &str, error: &toml::de::Error) -> ClusterError {
-    let at = error.span().map_or(0, |span| span.start.min(text.len()));
-    let before = text.get(..at).unwrap_or_default();
-    let line = before.matches('\n').count() + 1;
-    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
-    let found = text.get(at..).and_then(|rest| rest.lines().next()).unwrap_or_default();
-    let found = if found.is_empty() { "the end of a line".to_string() } else { format!("`{found}`") };
-    let (expected, found) = said_by_parser(error.message().trim(), found);
-    ClusterError::new(format!("{what}, line {line}, column {column}"), expected, found)
-}
-
-/// What was expected and what was found, from the parser's one sentence.
-fn said_by_parser(message: &str, at: String) -> (String, String) {
-    if let Some(field) = message.strip_prefix("missing field ") {
-        return (format!("a field {field}"), "none".into());
-    }
-    if message == "duplicate key" {
-        return ("every key once".into(), format!("a second time {at}"));
-    }
-    let wrong = ["unknown field ", "unknown variant ", "invalid type: ", "invalid value: "];
-    let sentence =
-        wrong.iter().find_map(|prefix| message.strip_prefix(prefix)).and_then(|rest| rest.split_once(", expected "));
-    match sentence {
-        Some((found, expected)) => (expected.to_string(), found.to_string()),
-        None => (message.replace('\n', ", "), at),
-    }
-}
-
 impl Description {
     fn build(self) -> Result<Cluster, ClusterError> {
+        if self.level.is_empty() {
+            return Err(ClusterError::new("cluster", "a field `level`", "none"));
+        }
         let levels = self.level.into_iter().map(LevelText::build).collect::<Result<_, _>>()?;
         Cluster::new(self.name, levels, self.launch_us * 1e-6)
     }

@@ -1,7 +1,7 @@
 //! Device profiles and the roofline: what one operator, or one fused cluster of operators, takes on one device.
 
-use crate::describe::toml_error;
 use crate::error::ClusterError;
+use crate::toml_error::toml_error;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -131,6 +131,15 @@ impl DeviceProfile {
     pub fn from_toml(text: &str) -> Result<DeviceProfile, ClusterError> {
         let profile: DeviceProfile =
             toml::from_str(text).map_err(|error| toml_error("device profile", text, &error))?;
+        profile.checked()
+    }
+
+    /// The profile, if its numbers can be.
+    ///
+    /// # Errors
+    /// The field, what was expected and what was found.
+    pub(crate) fn checked(self) -> Result<DeviceProfile, ClusterError> {
+        let profile = self;
         let numbers = [
             ("memory_bytes_per_s", profile.memory_bytes_per_s),
             ("memory_bytes", profile.memory_bytes),

@@ -102,7 +102,7 @@ mod tests {
                     [[level]]\nname = \"gpu\"\ncount = 8\nnetwork = \"ring\"\ngbytes_per_s = 50\nlatency_us = 2\n";
         let clusters = ["[(pod,2,1,9),(node,3,10,4),(gpu,4,100,1)]", "[(node,3,10,4),(gpu,5+2+3,100,1)]", ring]
             .map(|text| Cluster::from_arg(text).expect("a cluster"));
-        let shipped = ["v100:2", "tpuv3-slice:4x4", "a100:2", "dgx-h100:2"]
+        let shipped = ["p2-v100:2", "tpuv3-slice:4x4", "p2-a100:2", "dgx-h100:2"]
             .map(|name| Cluster::from_arg(name).expect("a cluster"));
         for cluster in clusters.iter().chain(&shipped) {
             let n = cluster.n_devices();

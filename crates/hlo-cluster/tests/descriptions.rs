@@ -1,6 +1,6 @@
 //! Every shipped description can be used; wrong ones say where, what was expected and what was found.
 
-use hlo_cluster::{Algo, Cluster, ClusterError, Collective};
+use hlo_cluster::{Cluster, ClusterError};
 
 fn error(outcome: Result<Cluster, ClusterError>) -> String {
     outcome.err().map_or("no error".into(), |e| e.to_string())
@@ -11,17 +11,17 @@ fn shipped_descriptions_have_their_sizes() {
     let sizes: Vec<(&str, u32)> =
         Cluster::shipped().map(|name| (name, Cluster::from_arg(name).map_or(0, |c| c.n_devices()))).collect();
     let expected = [
-        ("a100", 64),
         ("dgx-a100", 160),
         ("dgx-b200", 256),
         ("dgx-h100", 256),
         ("ethernet", 16),
+        ("p2-a100", 64),
+        ("p2-v100", 32),
         ("tpuv3", 2048),
         ("tpuv3-slice", 32),
-        ("v100", 32),
     ];
     assert_eq!(sizes, expected);
-    assert_eq!(Cluster::from_arg("a100:2").map(|c| c.n_devices()), Ok(32));
+    assert_eq!(Cluster::from_arg("p2-a100:2").map(|c| c.n_devices()), Ok(32));
     assert_eq!(Cluster::from_arg("tpuv3-slice:8x8").map(|c| c.n_devices()), Ok(128));
 }
 
@@ -74,13 +74,13 @@ fn wrong_inline_hierarchies_say_where() {
     for (text, message) in cases {
         assert_eq!(error(Cluster::from_arg(text)), message, "{text}");
     }
-    let unknown = error(Cluster::from_arg("a10"));
-    assert!(unknown.ends_with("found `a10` (did you mean `a100`?)"), "{unknown}");
+    let unknown = error(Cluster::from_arg("p2-a10"));
+    assert!(unknown.ends_with("found `p2-a10` (did you mean `p2-a100`?)"), "{unknown}");
 }
 
 #[test]
 fn the_text_of_a_file_is_an_argument() {
-    let text = include_str!("../clusters/a100.toml");
+    let text = include_str!("../clusters/p2-a100.toml");
     assert_eq!(Cluster::from_arg(text), Cluster::from_toml(text));
     assert!(Cluster::from_arg("name=\"a\"\nlevels=3\n").is_err());
 }
@@ -113,18 +113,5 @@ fn wrong_toml_says_where() {
     for (text, message) in cases {
         let found = error(Cluster::from_toml(&text));
         assert!(found.contains(message), "{found}");
-    }
-}
-
-#[test]
-fn a_description_that_was_written_is_read_again() {
-    for name in Cluster::shipped().chain(["[(node,3,10,4),(gpu,5+2+3,100,1)]", "tpuv3-slice:2x4"]) {
-        let cluster = Cluster::from_arg(name).expect(name);
-        let again = Cluster::from_toml(&cluster.to_toml()).expect(name);
-        assert_eq!((again.name(), again.n_devices()), (cluster.name(), cluster.n_devices()), "{name}");
-        assert_eq!(again.to_toml(), cluster.to_toml(), "{name}");
-        let all: Vec<Vec<u32>> = vec![(0..cluster.n_devices()).collect()];
-        let seconds = |cluster: &Cluster| cluster.collective_s(Collective::AllReduce, 1e6, &all, Algo::Ring);
-        assert!((seconds(&again) / seconds(&cluster) - 1.0).abs() < 1e-9, "{name}");
     }
 }

@@ -15,7 +15,7 @@ const SYSTEMS: [(&str, &[u32]); 11] = [
     ("[(r,2,3,5),(n,3,8,3),(g,4,20,1)]", &[4, 3, 2]),
     ("[(r,2,3,5),(n,2,8,3),(g,4,20,1)]", &[8, 2]),
     ("[(g,12,5,1)]", &[4, 3]),
-    ("v100:2", &[8, 2]),
+    ("p2-v100:2", &[8, 2]),
     ("[(n,4,8,3),(g,8,100,1)]", &[32, 1]),
     ("[(r,2,3,5),(n,4,8,3),(g,4,20,1)]", &[1, 32]),
     ("[(n,2,8,3),(g,6+2,100,1)]", &[4, 2]),
@@ -150,7 +150,7 @@ fn the_best_program_is_the_best_of_all() {
 
 #[test]
 fn a_plan_names_its_devices() {
-    let cluster = Cluster::from_arg("a100:2").expect("shipped");
+    let cluster = Cluster::from_arg("p2-a100:2").expect("shipped");
     let mut planner = Planner::new(&cluster, Rules::Pinned);
     let request = Request { reduce: vec![1], bytes: 2f64.powi(31), algo: Algo::Ring, lowering: None, max_size: None };
     let plans = planner.plan_all(&[2, 16], &request).expect("plans");

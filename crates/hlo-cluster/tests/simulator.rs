@@ -89,14 +89,14 @@ fn flat_clusters_follow_the_ring_formula() {
 fn the_papers_systems_by_hand() {
     const BYTES: f64 = 21_474_836_480.0;
     let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-9 * b, "{a} {b}");
-    let a100 = Cluster::from_arg("a100:2").expect("shipped").without_latency();
+    let a100 = Cluster::from_arg("p2-a100:2").expect("shipped").without_latency();
     let nodes: Vec<Vec<u32>> = vec![(0..16).collect(), (16..32).collect()];
     near(a100.collective_s(Collective::AllReduce, BYTES, &nodes, Algo::Ring), 2.0 * 15.0 / 16.0 * BYTES / 270e9);
     let pairs: Vec<Vec<u32>> = (0..16).map(|i| vec![i, i + 16]).collect();
     near(a100.collective_s(Collective::AllReduce, BYTES, &pairs, Algo::Ring), 16.0 * BYTES / 8e9);
     // Two nodes, one edge of each tree, half of the bytes up and down in each.
     near(a100.collective_s(Collective::AllReduce, BYTES, &pairs, Algo::Tree), 16.0 * BYTES / 8e9);
-    let v100 = Cluster::from_arg("v100:2").expect("shipped").without_latency();
+    let v100 = Cluster::from_arg("p2-v100:2").expect("shipped").without_latency();
     let rings: Vec<Vec<u32>> = vec![(0..8).collect(), (8..16).collect()];
     near(v100.collective_s(Collective::AllGather, BYTES, &rings, Algo::Ring), 7.0 / 8.0 * BYTES / 135e9);
     // 0 and 2 hang at different PCIe switches of one CPU; 0 and 4 also meet outside of the node's card; 0 and 7 are

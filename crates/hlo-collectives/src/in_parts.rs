@@ -1,11 +1,8 @@
 //! What the passes share that compute in parts so that collectives run meanwhile: what they are asked for, and what pays.
 
 use crate::refusal::OptionError;
-use hlo_ir::{DType, Module};
-use hlo_mesh::Machine;
-use hlo_pass::machine::machine_of;
+use hlo_ir::DType;
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
-use hlo_pass::{PassCx, PassError};
 
 pub(crate) const MIN_GAIN: OptionInfo = OptionInfo {
     name: "min-gain",
@@ -20,30 +17,19 @@ pub(crate) struct Profit {
     /// Whether changes are made whatever they are worth.
     pub is_forced: bool,
     min_gain: f64,
-    machine: Machine,
 }
 
 impl Profit {
-    /// From `profit`, `min-gain`, `cluster` and `device`.
+    /// From `profit` and `min-gain`.
     ///
     /// # Errors
-    /// A share that is none; a machine that is none.
+    /// A share that is none.
     pub(crate) fn new(options: &Options) -> Result<Profit, OptionError> {
         let min_gain = options.float("min-gain");
         if !(0.0..=1.0).contains(&min_gain) {
             return Err(OptionError::MinGain { found: min_gain });
         }
-        let machine = machine_of(options);
-        let is_forced = options.text("profit") == "always";
-        Ok(Profit { is_forced, min_gain, machine: machine.map_err(OptionError::Cluster)? })
-    }
-
-    /// The predicted time of a module, in seconds.
-    ///
-    /// # Errors
-    /// The machine has another number of devices than the module.
-    pub(crate) fn predicted_s(&self, module: &Module, cx: &mut PassCx<'_>) -> Result<f64, PassError> {
-        cx.predicted_s(module, &self.machine)
+        Ok(Profit { is_forced: options.text("profit") == "always", min_gain })
     }
 
     /// Why a change from one predicted time to another is left; `None` if it is to be made.

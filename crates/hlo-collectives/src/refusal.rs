@@ -38,10 +38,6 @@ pub enum CollectiveRefusal {
 /// What is wrong with the options of a pass.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum OptionError {
-    /// There is no cluster over which to decompose.
-    NoCluster,
-    /// The cluster has no meaning.
-    Cluster(ClusterError),
     /// One part is the whole.
     OnePart,
     /// A share that is none.
@@ -283,10 +279,6 @@ impl fmt::Display for MatmulRefusal {
 impl fmt::Display for OptionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OptionError::NoCluster => {
-                f.write_str("expected `cluster=` with a hierarchy such as [(node,2),(gpu,8)] or a shipped name")
-            }
-            OptionError::Cluster(error) => error.fmt(f),
             OptionError::OnePart => f.write_str("parts: expected 0 or at least 2, found 1"),
             OptionError::MinGain { found } => write!(f, "min-gain: expected a share from 0 to 1, found {found}"),
         }

@@ -46,9 +46,8 @@ use hlo_analysis::code::pinned_by_control;
 use hlo_analysis::memory::{MemoryReport, peak_memory};
 use hlo_ir::attrs::{Attrs, TupleIndexAttrs};
 use hlo_ir::module::UserMap;
-use hlo_ir::op::{CollectiveSource, FactorRule, Flow};
+use hlo_ir::op::{CollectiveSource, Flow};
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
-use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{ChannelIds, CollectiveChange, Rewrite, is_rebuilt};
@@ -58,25 +57,18 @@ use indexmap::IndexMap;
 pub(crate) static INFO: PassInfo = PassInfo {
     name: "rematerialize-all-gather",
     help: "gather weights a second time instead of keeping them for the backward pass, until a memory limit is kept",
-    options: &[OptionInfo {
-        name: "memory-limit",
-        kind: OptionKind::Int,
-        default: "0",
-        help: "bytes that a device has for the step: 30GiB; 0: no limit, and nothing is gathered twice",
-    }],
-    build: |options| Ok(Box::new(RematerializeAllGather { limit: options.int("memory-limit").unsigned_abs() })),
+    options: &[],
+    build: |_| Ok(Box::new(RematerializeAllGather)),
 };
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RematerializeAllGather {
-    limit: u64,
-}
+pub(crate) struct RematerializeAllGather;
 
 impl Pass for RematerializeAllGather {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let Some(entry) = module.entry().filter(|_| self.limit > 0) else {
-            cx.report.unchanged_because = Some("there is no memory limit".into());
+        let (Some(entry), Some(limit)) = (module.entry(), cx.target.memory_limit) else {
+            cx.report.unchanged_because = Some("there is no memory limit (--memory-limit)".into());
             return Ok(Changed::No);
         };
         let mut channels = ChannelIds::free_in(module);
@@ -84,7 +76,7 @@ impl Pass for RematerializeAllGather {
         let whole_bytes = before.sizes.peak_bytes;
         // A round that does not lower the peak is undone, and what it gathered is left.
         let mut is_left: EntitySet<InstId> = EntitySet::new();
-        while before.sizes.peak_bytes > self.limit && !cx.deadline.is_over() {
+        while before.sizes.peak_bytes > limit && !cx.deadline.is_over() {
             let Some(found) = find_kept(module, entry, &before, &is_left) else { break };
             let undone = module.clone();
             let told = gather_again(module, entry, &found, &mut channels)?;
@@ -98,10 +90,10 @@ impl Pass for RematerializeAllGather {
             }
         }
         let least_bytes = before.sizes.peak_bytes;
-        if least_bytes > self.limit {
+        if least_bytes > limit {
             cx.check_deadline()?;
             let why = format!("{whole_bytes} before, and no other gather lives at the peak that is used later");
-            return Err(PassError::above_limit(self.limit, least_bytes, why + "; give a larger memory-limit"));
+            return Err(PassError::above_limit(limit, least_bytes, why + "; give a larger --memory-limit"));
         }
         cx.report.count("gathered-again", n_again);
         if n_again == 0 {
@@ -168,45 +160,11 @@ fn chain_to_gather(module: &Module, value: InstId, pinned: &EntitySet<InstId>) -
             return is_array.then_some((at, chain));
         }
         let &[operand] = inst.operands.as_slice() else { return None };
-        if !only_moves(row.factors) {
+        if !row.factors.row().is_one_to_one {
             return None;
         }
         chain.push(at);
         at = operand;
-    }
-}
-
-/// Whether a one-operand op of this kind gives the operand's elements, moved or converted.
-fn only_moves(rule: FactorRule) -> bool {
-    match rule {
-        FactorRule::Elementwise
-        | FactorRule::Reshape
-        | FactorRule::Bitcast
-        | FactorRule::BitcastConvert
-        | FactorRule::Transpose
-        | FactorRule::Reverse => true,
-        FactorRule::Broadcast
-        | FactorRule::Slice
-        | FactorRule::DynamicSlice
-        | FactorRule::DynamicUpdateSlice
-        | FactorRule::Pad
-        | FactorRule::Concatenate
-        | FactorRule::Iota
-        | FactorRule::Dot
-        | FactorRule::Convolution
-        | FactorRule::Reduce
-        | FactorRule::ReduceWindow
-        | FactorRule::SelectAndScatter
-        | FactorRule::Sort
-        | FactorRule::Gather
-        | FactorRule::Scatter
-        | FactorRule::Cholesky
-        | FactorRule::TriangularSolve
-        | FactorRule::Fft
-        | FactorRule::BatchNorm
-        | FactorRule::CustomCall
-        | FactorRule::Structural(_)
-        | FactorRule::Whole(_) => false,
     }
 }
 

@@ -36,7 +36,6 @@ use hlo_ir::diag::Entity;
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, DType, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
 use hlo_mesh::Machine;
-use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
@@ -50,8 +49,6 @@ pub(crate) static INFO: PassInfo = PassInfo {
     name: "convolution-to-dot",
     help: "compute convolutions as matrix products of patches of their input",
     options: &[
-        CLUSTER,
-        DEVICE,
         OptionInfo {
             // A gain of less than a quarter is within what the price does not know, and patches take memory.
             name: "most-time",
@@ -67,16 +64,14 @@ pub(crate) static INFO: PassInfo = PassInfo {
         },
     ],
     build: |options: &Options| {
-        let machine = machine_of(options)?;
         let max_patch_bytes = u64::try_from(options.int("max-patch-bytes")).unwrap_or(0);
-        Ok(Box::new(ConvolutionToDot { machine, most_time: options.float("most-time"), max_patch_bytes }))
+        Ok(Box::new(ConvolutionToDot { most_time: options.float("most-time"), max_patch_bytes }))
     },
 };
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct ConvolutionToDot {
-    machine: Machine,
     most_time: f64,
     max_patch_bytes: u64,
 }
@@ -88,7 +83,7 @@ impl Pass for ConvolutionToDot {
             let (was_live, n_slots) = (module.live(comp), module.n_inst_slots());
             let needed = module.comp(comp).insts.iter().copied().filter(|&inst| was_live.contains(inst));
             let found: Vec<(InstId, Patches)> =
-                needed.filter_map(|inst| Some((inst, self.patches(module, inst)?))).collect();
+                needed.filter_map(|inst| Some((inst, self.patches(module, inst, &cx.target.machine)?))).collect();
             n_changed += found.len();
             for (inst, patches) in &found {
                 let product = patches.write(module, comp, *inst);
@@ -139,7 +134,7 @@ enum PatchDim {
 
 impl ConvolutionToDot {
     /// The patches of a convolution that is cheaper with them.
-    fn patches(&self, module: &Module, inst: InstId) -> Option<Patches> {
+    fn patches(&self, module: &Module, inst: InstId, machine: &Machine) -> Option<Patches> {
         let node = module.inst(inst);
         let (Attrs::Conv(attrs), &[lhs, rhs]) = (&node.attrs, node.operands.as_slice()) else { return None };
         let (input, kernel) = (module.shape(lhs).as_array()?, module.shape(rhs).as_array()?);
@@ -176,8 +171,8 @@ impl ConvolutionToDot {
         let element_bytes = u64::from(input.dtype.bits()).div_ceil(8);
         let flops = Costs::new(module).of(inst).flops as f64;
         let patches_bytes = elems as f64 * element_bytes as f64;
-        let as_product_s = patches_s(&self.machine, flops, patches_bytes, [input, kernel, output]);
-        let (_, own_s) = fastest_parts(&self.machine, module, inst, flops);
+        let as_product_s = patches_s(machine, flops, patches_bytes, [input, kernel, output]);
+        let (_, own_s) = fastest_parts(machine, module, inst, flops);
         let is_cheap = as_product_s < self.most_time * own_s;
         let fits = |n_parts: i64| elems.saturating_mul(element_bytes) / n_parts as u64 <= self.max_patch_bytes;
         let n_batch = found.input.dims[found.batch()];

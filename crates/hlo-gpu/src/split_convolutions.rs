@@ -33,7 +33,6 @@ use hlo_ir::diag::Entity;
 use hlo_ir::edit::Builder;
 use hlo_ir::{ArrayShape, CompId, DType, Dims, InstId, Literal, Module, Opcode, Scalar, Shape};
 use hlo_mesh::Machine;
-use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
@@ -41,26 +40,18 @@ use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 pub(crate) static INFO: PassInfo = PassInfo {
     name: "split-convolutions",
     help: "compute long sums of convolutions with few results in parts side by side",
-    options: &[
-        CLUSTER,
-        DEVICE,
-        OptionInfo {
-            name: "parts",
-            kind: OptionKind::Int,
-            default: "0",
-            help: "parts of each sum, where they are equal; 0: as many as are fastest",
-        },
-    ],
-    build: |options: &Options| {
-        let machine = machine_of(options)?;
-        Ok(Box::new(SplitConvolutions { machine, parts: options.int("parts") }))
-    },
+    options: &[OptionInfo {
+        name: "parts",
+        kind: OptionKind::Int,
+        default: "0",
+        help: "parts of each sum, where they are equal; 0: as many as are fastest",
+    }],
+    build: |options: &Options| Ok(Box::new(SplitConvolutions { parts: options.int("parts") })),
 };
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct SplitConvolutions {
-    machine: Machine,
     parts: i64,
 }
 
@@ -71,7 +62,7 @@ impl Pass for SplitConvolutions {
             let (was_live, n_slots) = (module.live(comp), module.n_inst_slots());
             let insts = module.comp(comp).insts.clone();
             for inst in insts.into_iter().filter(|&inst| was_live.contains(inst)) {
-                let Some(split) = self.split(module, inst) else { continue };
+                let Some(split) = self.split(module, inst, &cx.target.machine) else { continue };
                 n_changed += 1;
                 let sum = split.write(module, comp, inst);
                 module.replace_all_uses(inst, sum);
@@ -100,7 +91,7 @@ struct Split {
 }
 
 impl SplitConvolutions {
-    fn split(&self, module: &Module, inst: InstId) -> Option<Split> {
+    fn split(&self, module: &Module, inst: InstId, machine: &Machine) -> Option<Split> {
         let node = module.inst(inst);
         let (Attrs::Conv(attrs), &[lhs, rhs]) = (&node.attrs, node.operands.as_slice()) else { return None };
         let (input, kernel) = (module.shape(lhs).as_array()?, module.shape(rhs).as_array()?);
@@ -116,7 +107,7 @@ impl SplitConvolutions {
         }
         let channels = kernel.dims[attrs.dim_labels.kernel_input_feature as usize];
         let parts = match self.parts {
-            0 => self.fastest(module, inst),
+            0 => fastest(machine, module, inst),
             parts => (channels % parts == 0).then_some(parts),
         }?;
         let dtype = if bits_of_part(output.dtype) > output.dtype.bits() { DType::F32 } else { output.dtype };
@@ -128,13 +119,13 @@ impl SplitConvolutions {
             parts,
         })
     }
+}
 
-    /// In how many parts a convolution is the fastest, if it gains a tenth by them: less is within what the price does not know.
-    fn fastest(&self, module: &Module, inst: InstId) -> Option<i64> {
-        let flops = Costs::new(module).of(inst).flops as f64;
-        let (parts, parted_s) = fastest_parts(&self.machine, module, inst, flops);
-        (parted_s < 0.9 * own_s(&self.machine, module, inst, flops, 1)).then_some(parts)
-    }
+/// In how many parts a convolution is the fastest, if it gains a tenth by them: less is within what the price does not know.
+fn fastest(machine: &Machine, module: &Module, inst: InstId) -> Option<i64> {
+    let flops = Costs::new(module).of(inst).flops as f64;
+    let (parts, parted_s) = fastest_parts(machine, module, inst, flops);
+    (parted_s < 0.9 * own_s(machine, module, inst, flops, 1)).then_some(parts)
 }
 
 impl Split {

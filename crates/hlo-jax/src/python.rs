@@ -1,7 +1,7 @@
 //! The extension module `hlo_opt._native`. What users see is in `python/hlo_opt`.
 
 use crate::{hook, module, tool, words};
-use hlo_cluster::NamedMachine;
+use hlo_cluster::MachineName;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::io::{IsTerminal, Write};
@@ -41,10 +41,16 @@ fn main(py: Python<'_>, args: Vec<String>) -> PyResult<u8> {
     .map_err(PyRuntimeError::new_err)
 }
 
+/// What is wrong with a machine as `--machine` takes it, files apart; `None` if nothing is.
+#[pyfunction]
+fn machine_error(text: &str) -> Option<String> {
+    MachineName::parse(text).err().map(|error| error.to_string())
+}
+
 /// The names of machines.
 #[pyfunction]
 fn machine_names() -> Vec<&'static str> {
-    NamedMachine::names().collect()
+    MachineName::of_nodes().collect()
 }
 
 /// The names of presets, and those of passes.
@@ -68,6 +74,7 @@ fn _native(native: &Bound<'_, PyModule>) -> PyResult<()> {
     hook::register(native)?;
     native.add_function(wrap_pyfunction!(run, native)?)?;
     native.add_function(wrap_pyfunction!(machine_names, native)?)?;
+    native.add_function(wrap_pyfunction!(machine_error, native)?)?;
     native.add_function(wrap_pyfunction!(pipeline_names, native)?)?;
     native.add_function(wrap_pyfunction!(python_words, native)?)?;
     native.add_function(wrap_pyfunction!(main, native)?)

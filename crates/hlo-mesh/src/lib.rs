@@ -7,7 +7,7 @@
 //! ```
 //! use hlo_mesh::{Exchange, Machine};
 //!
-//! let network = Machine::from_args("", "h200")?.network(8)?;
+//! let network = Machine::parse("h200:switch", 8)?.network(8)?;
 //! let all: Vec<u32> = (0..8).collect();
 //! let cost = network.exchange(Exchange::AllReduce, &[all], &[]);
 //! assert!(cost.seconds(2e6) > cost.seconds(1e6));
@@ -24,5 +24,6 @@ mod machine;
 mod work;
 
 pub use exchange::Exchange;
-pub use machine::{DEFAULT_DEVICE, DEFAULT_GBYTES_PER_S, Machine, Network, SizeMismatch};
+pub use hlo_cluster::{DEFAULT_DEVICE, MachineName};
+pub use machine::{DEFAULT_GBYTES_PER_S, Machine, Network, SizeMismatch};
 pub use work::{Arithmetic, KernelCost, KernelWork, Unit};

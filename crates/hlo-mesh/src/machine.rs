@@ -1,12 +1,12 @@
 //! The machine that a module runs on: links from a cluster model, and one device profile for every device.
 
 use crate::work::{Arithmetic, KernelCost, KernelWork, Unit};
-use hlo_cluster::{Algo, Cluster, ClusterError, Collective, CollectiveCost, DeviceProfile};
+use hlo_cluster::{
+    Algo, Cluster, ClusterError, Collective, CollectiveCost, DEFAULT_DEVICE, DeviceProfile, MachineName,
+};
 use hlo_ir::DType;
 use std::fmt;
 
-/// The device where none is named.
-pub const DEFAULT_DEVICE: &str = "h200";
 /// Bandwidth of a device's link where no cluster is given: NVLink 4, 900 GB/s both ways together (H100 data sheet).
 pub const DEFAULT_GBYTES_PER_S: f64 = 450.0;
 /// Latency of a hop and of a launch where no cluster is given, in microseconds: the order of NCCL's figures for NVLink.
@@ -46,16 +46,29 @@ impl fmt::Display for SizeMismatch {
 }
 
 impl Machine {
-    /// From option texts: an inline hierarchy or the name of a shipped cluster (empty for one switch), the name of a device.
+    /// The machine of a name, for a module on `n_devices` devices.
+    ///
+    /// # Errors
+    /// The machine cannot have so many devices.
+    pub fn named(name: &MachineName, n_devices: usize) -> Result<Machine, ClusterError> {
+        let (device, cluster) = name.with_devices(u32::try_from(n_devices).unwrap_or(u32::MAX))?;
+        Ok(Machine { cluster, device })
+    }
+
+    /// The machine of a name's text, as [`MachineName::parse`] reads it, for a module on `n_devices` devices.
     ///
     /// # Errors
     /// What was expected and what was found.
-    pub fn from_args(cluster: &str, device: &str) -> Result<Machine, ClusterError> {
-        let cluster = match cluster.is_empty() {
-            true => None,
-            false => Some(Cluster::from_arg(cluster)?),
-        };
-        Ok(Machine { cluster, device: DeviceProfile::from_arg(device)? })
+    pub fn parse(text: &str, n_devices: usize) -> Result<Machine, ClusterError> {
+        Machine::named(&MachineName::parse(text)?, n_devices)
+    }
+
+    /// The machine where none is named: any number of [`DEFAULT_DEVICE`]s at one switch.
+    ///
+    /// # Errors
+    /// The shipped description cannot be read.
+    pub fn unnamed() -> Result<Machine, ClusterError> {
+        Ok(Machine { cluster: None, device: DeviceProfile::from_arg(DEFAULT_DEVICE)? })
     }
 
     /// From a cluster (`None` for one switch) and a device.
@@ -187,17 +200,17 @@ mod tests {
 
     #[test]
     fn a_cluster_of_another_size_is_refused() {
-        let machine = Machine::from_args("[(node,2),(gpu,8)]", DEFAULT_DEVICE).expect("a machine");
+        let machine = Machine::parse("[(node,2),(gpu,8)]", 1).expect("a machine");
         assert!(machine.network(16).is_ok());
         let error = machine.network(8).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(error.contains("8 devices") && error.contains("16"), "{error}");
-        assert!(Machine::from_args("[(node,", DEFAULT_DEVICE).is_err());
-        assert!(Machine::from_args("", "abacus").is_err_and(|e| e.to_string().contains(DEFAULT_DEVICE)));
+        assert!(Machine::parse("[(node,", 1).is_err());
+        assert!(Machine::parse("abacus", 1).is_err_and(|e| e.to_string().contains(DEFAULT_DEVICE)));
     }
 
     #[test]
     fn a_kernel_is_bound_by_memory_or_by_arithmetic() {
-        let machine = Machine::from_args("", DEFAULT_DEVICE).expect("a machine");
+        let machine = Machine::unnamed().expect("a machine");
         let (few, many) = (machine.vector_s(1e6, DType::F32), machine.vector_s(1e12, DType::BF16));
         let bytes = 1e9;
         assert_eq!(

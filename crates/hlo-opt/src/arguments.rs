@@ -11,6 +11,7 @@ use crate::prove::arguments::ProveArgs;
 use crate::reduce::arguments::ReduceArgs;
 use crate::report::DocumentFormat;
 pub(crate) use crate::report_format::ReportFormat;
+use crate::target_arguments::{MachineArgs, TargetArgs};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -182,14 +183,9 @@ pub(crate) struct OptimizeArgs {
     /// Run a pipeline that has a name (before --pass): data-parallel, sharded-state, gpu
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::preset))]
     pub preset: Option<String>,
-    /// What times are for: a100, b200, h100, h200, auto; h200:4 is four nodes
-    ///
-    /// As many devices as the module has, in nodes of eight; auto is this computer's card. One switch of h200 if not given.
-    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::machine))]
-    pub machine: Option<String>,
-    /// What every device is, in the machine's place: a shipped name or a TOML file
-    #[arg(long, value_name = "DEVICE", hide_short_help = true, add = ArgValueCompleter::new(completion::device))]
-    pub device: Option<String>,
+    /// What passes price for and keep.
+    #[command(flatten)]
+    pub target: TargetArgs,
     /// List the passes and their options, and the presets
     #[arg(long)]
     pub list_passes: bool,
@@ -267,20 +263,6 @@ pub(crate) enum Check {
     Contract,
     /// That, and a proof that no result changes
     Prove,
-}
-
-/// The machine that times are predicted for.
-#[derive(Args, Debug)]
-pub(crate) struct MachineArgs {
-    /// Nodes of a100, b200, h100 or h200, as many as there are devices for; h200:4 for four nodes; auto: this computer's
-    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::machine))]
-    pub machine: Option<String>,
-    /// Links: a hierarchy as '[(node,2),(gpu,8)]', a TOML file or a shipped name; the machine's, or one switch
-    #[arg(long, value_name = "CLUSTER", add = ArgValueCompleter::new(completion::cluster))]
-    pub cluster: Option<String>,
-    /// What every device is: a shipped name or a TOML file; the machine's, or h200
-    #[arg(long, value_name = "DEVICE", add = ArgValueCompleter::new(completion::device))]
-    pub device: Option<String>,
 }
 
 /// What to analyze.

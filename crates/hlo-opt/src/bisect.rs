@@ -4,7 +4,7 @@ use crate::compare::arguments::BisectArgs;
 use crate::compare::{Judge, Reference, of_verdict};
 use crate::complete::{Takes, read_completed};
 use crate::console::Console;
-use crate::machine::Chosen;
+use crate::machine::TargetText;
 use crate::output::Staged;
 use crate::params::Said;
 use crate::progress::Progress;
@@ -14,7 +14,8 @@ use hlo_eval::global::GlobalProgram;
 use hlo_ir::Module;
 use hlo_ir::devices::find_n_devices;
 use hlo_ir::print::{PrintOptions, print_module};
-use hlo_pass::pipeline::{PassCall, PipelineError, parse_pipeline};
+use hlo_pass::Target;
+use hlo_pass::pipeline::{PassCall, Pipeline, PipelineError};
 use hlo_pass::report::Artifact;
 use hlo_pass::runner::{BoundPass, RunOptions, bind, run_pipeline};
 use std::path::Path;
@@ -43,10 +44,11 @@ pub(crate) fn run(args: &BisectArgs, console: &mut Console<'_>) -> Result<u8, Fa
     let (mut shard, mut unshard): (Option<Module>, Option<Module>) = (None, None);
     let (mut n_compared, mut n_devices) = (0, loaded.module.n_devices());
     let mut undecided: Option<String> = None;
-    for (i, pass) in passes.iter().enumerate() {
+    for (i, (pass, target)) in passes.iter().enumerate() {
         progress.now(&format!("pass {} of {}: {}", i + 1, passes.len(), pass.name));
         let before = module.clone();
-        let summary = run_pipeline(&mut module, &mut analyses, std::slice::from_ref(pass), RunOptions::default());
+        let options = RunOptions { target: Some(target), ..RunOptions::default() };
+        let summary = run_pipeline(&mut module, &mut analyses, std::slice::from_ref(pass), options);
         let summary = summary.map_err(|error| {
             let messages: Vec<String> = error.diagnostics.iter().map(|d| d.message.clone()).collect();
             wrong(format!("pass {} (`{}`) fails: {}", i + 1, pass.name, messages.join("; ")))
@@ -88,18 +90,20 @@ pub(crate) fn run(args: &BisectArgs, console: &mut Console<'_>) -> Result<u8, Fa
     Ok(if undecided.is_some() { exit::UNKNOWN } else { exit::OK })
 }
 
-/// The passes of the way that the preset takes for this module, then those of `--pass`.
+/// The passes of the way that the preset takes for this module, then those of `--pass`; each with what it runs for.
 fn passes(
     args: &BisectArgs,
     module: &Module,
     analyses: &Analyses,
     console: &mut Console<'_>,
     wrong: &dyn Fn(String) -> Failure,
-) -> Result<Vec<BoundPass>, Failure> {
-    let mut calls: Vec<PassCall> = Vec::new();
-    let machine = Chosen::find(args.machine.as_deref(), None, find_n_devices(module).max(1))?;
+) -> Result<Vec<(BoundPass, Target)>, Failure> {
+    let mut passes: Vec<(BoundPass, Target)> = Vec::new();
+    let pipelines = args.pipelines.iter().map(|text| Pipeline::parse(text)).collect::<Result<Vec<_>, _>>();
+    let pipelines = pipelines.map_err(usage)?;
+    let target = TargetText::of(&args.target, &pipelines)?.target(find_n_devices(module).max(1))?;
     if let Some(text) = &args.preset {
-        let ways = presets::ways(&presets::parse(text)?, machine.as_ref())?;
+        let ways = presets::ways(&presets::parse(text)?, target.clone())?;
         let (mut module, mut analyses) = (module.clone(), analyses.clone());
         let (_, choice) = ways.run(&mut module, &mut analyses, RunOptions::default()).map_err(|error| {
             let messages: Vec<String> = error.diagnostics.iter().map(|d| d.message.clone()).collect();
@@ -107,17 +111,14 @@ fn passes(
         })?;
         if let Some(taken) = choice.taken() {
             console.say(&format!("note: --preset {text} takes `{}`: {}\n", taken.way, taken.pipeline));
-            calls.extend(parse_pipeline(&taken.pipeline).map_err(usage)?);
+            passes = ways.into_passes_of(Some(taken.way));
         }
     }
-    for pipeline in &args.pipelines {
-        calls.extend(parse_pipeline(pipeline).map_err(usage)?);
-    }
-    if let Some(machine) = &machine {
-        machine.fill_calls(&mut calls);
-    }
+    let mut calls: Vec<PassCall> = pipelines.into_iter().flat_map(|pipeline| pipeline.calls).collect();
     calls.iter_mut().try_for_each(descriptions::read_into)?;
-    bind(&calls, &registry::passes()).map_err(usage)
+    let own = bind(&calls, &registry::passes()).map_err(usage)?;
+    passes.extend(own.into_iter().map(|pass| (pass, target.clone())));
+    Ok(passes)
 }
 
 fn usage(error: PipelineError) -> Failure {

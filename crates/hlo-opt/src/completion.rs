@@ -3,7 +3,7 @@
 use crate::presets::PRESETS;
 use crate::registry;
 use clap_complete::engine::CompletionCandidate;
-use hlo_cluster::{Cluster, DeviceProfile, NamedMachine};
+use hlo_mesh::MachineName;
 use hlo_pass::options::{OptionInfo, OptionKind};
 use std::ffi::OsStr;
 
@@ -21,7 +21,7 @@ pub(crate) fn pipeline(word: &OsStr) -> Vec<CompletionCandidate> {
     let mut start = 0;
     for (at, c) in word.char_indices() {
         depth += i32::from("{[(".contains(c)) - i32::from("}])".contains(c));
-        if c == ',' && depth == 0 {
+        if (c == ',' || c == ';') && depth == 0 {
             start = at + 1;
         }
     }
@@ -32,18 +32,13 @@ pub(crate) fn pipeline(word: &OsStr) -> Vec<CompletionCandidate> {
 
 /// For `--machine`.
 pub(crate) fn machine(word: &OsStr) -> Vec<CompletionCandidate> {
-    let names = NamedMachine::names().chain(["auto"]);
+    let names = MachineName::names().chain(["auto"]);
     starting(word, names.map(str::to_string))
 }
 
-/// For `--device`.
-pub(crate) fn device(word: &OsStr) -> Vec<CompletionCandidate> {
-    starting(word, DeviceProfile::shipped().map(str::to_string))
-}
-
-/// For `--cluster`.
-pub(crate) fn cluster(word: &OsStr) -> Vec<CompletionCandidate> {
-    starting(word, Cluster::shipped().map(str::to_string))
+/// For `--machine` of a plan over links alone.
+pub(crate) fn links(word: &OsStr) -> Vec<CompletionCandidate> {
+    starting(word, MachineName::names().map(str::to_string))
 }
 
 /// Something with a name that takes options in braces.
@@ -78,7 +73,6 @@ fn last_call(text: &str, before: &str, known: &[Call]) -> Vec<CompletionCandidat
             let values: Vec<&str> = match kind {
                 Some(OptionKind::Word(words)) => words.to_vec(),
                 Some(OptionKind::Bool) => vec!["true", "false"],
-                Some(OptionKind::Text) if option == "device" => DeviceProfile::shipped().collect(),
                 Some(OptionKind::Text | OptionKind::Int | OptionKind::Float) | None => Vec::new(),
             };
             let fitting = values.iter().filter(|known| known.starts_with(value));
@@ -107,8 +101,8 @@ mod tests {
         assert_eq!(of("dce,shard-weight-update{prof"), ["dce,shard-weight-update{profit="]);
         assert_eq!(of("shard-weight-update{min-bytes=0,state=o"), ["shard-weight-update{min-bytes=0,state=optimizer"]);
         assert_eq!(
-            of("decompose-collectives{cluster=[(node,2),(gpu,8)],algo=r"),
-            ["decompose-collectives{cluster=[(node,2),(gpu,8)],algo=ring"]
+            of("@machine=[(node,2),(gpu,8)];decompose-collectives{algo=r"),
+            ["@machine=[(node,2),(gpu,8)];decompose-collectives{algo=ring"]
         );
         assert!(of("no-such-pass{a").is_empty() && of("").len() == registry::passes().len());
     }
@@ -118,7 +112,6 @@ mod tests {
         assert_eq!(words(preset(OsStr::new("sh"))), ["sharded-state"]);
         assert_eq!(words(preset(OsStr::new("data-parallel{objective=m"))), ["data-parallel{objective=memory"]);
         assert_eq!(words(machine(OsStr::new("h"))), ["h100", "h200"]);
-        assert_eq!(words(device(OsStr::new("tpu"))), ["tpuv3"]);
-        assert_eq!(words(cluster(OsStr::new("dgx-h"))), ["dgx-h100"]);
+        assert_eq!(words(links(OsStr::new("tpu"))), ["tpuv3", "tpuv3-slice"]);
     }
 }

@@ -1,7 +1,8 @@
 //! `hlo-opt.toml`: defaults of the command line, from the folder of the file or the nearest one above it.
 
 use crate::Failure;
-use crate::arguments::{Arguments, Command, MachineArgs};
+use crate::arguments::{Arguments, Command};
+use crate::target_arguments::MachineArgs;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -17,8 +18,6 @@ const NONE: &str = "none";
 struct Config {
     /// As `--machine`.
     machine: Option<String>,
-    /// As `--device`.
-    device: Option<String>,
     /// As `--preset`, for runs without passes of their own.
     preset: Option<String>,
 }
@@ -63,7 +62,7 @@ fn input(arguments: &Arguments) -> Option<&Path> {
 
 /// Puts values where the command line has none; which they are.
 fn take(config: Config, arguments: &mut Arguments) -> Vec<String> {
-    let Config { machine, device, preset } = config;
+    let Config { machine, preset } = config;
     let mut taken = Vec::new();
     let mut put = |what: &str, value: Option<String>, to: &mut Option<String>| {
         if let (Some(value), None) = (value, &to) {
@@ -76,16 +75,14 @@ fn take(config: Config, arguments: &mut Arguments) -> Vec<String> {
         None if arguments.optimize.list_passes || arguments.optimize.verify_only => {}
         None => {
             let args = &mut arguments.optimize;
-            put("machine", machine, &mut args.machine);
-            put("device", device, &mut args.device);
+            put("machine", machine, &mut args.target.machine);
             if args.pipelines.is_empty() {
                 put("preset", preset, &mut args.preset);
             }
         }
         Some(command) => {
-            if let Some(MachineArgs { machine: named, device: other, .. }) = command.machine_mut() {
-                put("machine", machine, named);
-                put("device", device, other);
+            if let Some(args) = command.machine_mut() {
+                put("machine", machine, &mut args.machine);
             }
         }
     }

@@ -46,6 +46,7 @@ mod secret;
 mod sharding_picture;
 mod shardings;
 pub mod source_place;
+mod target_arguments;
 pub mod work;
 
 use arguments::{Arguments, Command};

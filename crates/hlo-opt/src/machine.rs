@@ -1,125 +1,125 @@
-//! `--machine` and `--device`: names for what the devices are and how they are linked.
+//! The target of passes as the command line says it: `--machine`, `--unknown-trip-count`, `--memory-limit`, or settings in front of a
+//! pipeline.
 
-use crate::arguments::MachineArgs;
-use crate::{Failure, descriptions, registry};
-use hlo_cluster::{Cluster, NamedMachine};
-use hlo_mesh::{DEFAULT_DEVICE, Machine};
-use hlo_pass::options::OptionInfo;
-use hlo_pass::pipeline::{OptionValue, PassCall};
+use crate::target_arguments::{MachineArgs, TargetArgs};
+use crate::{Failure, descriptions};
+use hlo_cluster::Cluster;
+use hlo_mesh::{Machine, MachineName};
+use hlo_pass::pipeline::Pipeline;
+use hlo_pass::{Target, TargetSpec};
 use hlo_run::first_card_model;
-
-/// The options that a machine sets.
-const CLUSTER: &str = "cluster";
-const DEVICE: &str = "device";
 
 /// The machine of this computer.
 const AUTO: &str = "auto";
 
-/// What `--machine` and `--device` named, for a module of a certain size.
-pub(crate) struct Chosen {
-    /// The options, as the user wrote them.
+/// What was said of the target.
+pub(crate) struct TargetText {
+    spec: TargetSpec,
+    /// The options that say it, as the user wrote them, with a blank behind each.
     pub words: String,
-    cluster: Option<Cluster>,
-    /// A name, or the text of a description.
-    device: Option<String>,
 }
 
-impl Chosen {
-    /// The machine and the device that options name, with as many devices as the module wants; none where there are no options.
+impl TargetText {
+    /// What options and the settings of pipelines say together.
     ///
     /// # Errors
-    /// No machine has this name or this number of nodes; for `auto`, no driver or an unknown card; a wrong device.
-    pub(crate) fn find(
-        machine: Option<&str>,
-        device: Option<&str>,
-        n_devices: usize,
-    ) -> Result<Option<Chosen>, Failure> {
-        let named = machine.map(|name| named(name, n_devices)).transpose()?;
-        let device_text = device.map(descriptions::device_text).transpose()?;
-        if named.is_none() && device.is_none() {
-            return Ok(None);
-        }
-        let options = [("--machine", machine), ("--device", device)];
-        let words = options.iter().filter_map(|(option, value)| value.map(|value| format!("{option} {value} ")));
-        Ok(Some(Chosen {
-            words: words.collect(),
-            device: device_text.or(named.as_ref().map(|named| named.device.to_string())),
-            cluster: named.map(|named| named.cluster),
-        }))
-    }
-
-    /// What the options about a machine say, for passes that price by it.
-    ///
-    /// # Errors
-    /// As [`machine`].
-    pub(crate) fn of_args(args: &MachineArgs, n_devices: usize) -> Result<Chosen, Failure> {
-        let named = args.machine.as_deref().map(|name| named(name, n_devices)).transpose()?;
-        let device = args.device.as_deref().map(descriptions::device_text).transpose()?;
-        let device = device.unwrap_or_else(|| named.map_or(DEFAULT_DEVICE, |named| named.device).to_string());
-        let cluster = machine(args, n_devices)?.cluster().cloned();
-        Ok(Chosen { words: String::new(), cluster, device: Some(device) })
-    }
-
-    /// As [`Chosen::find`] for a module of some size, to see whether everything else that was said fits.
-    ///
-    /// # Errors
-    /// As [`Chosen::find`].
-    pub(crate) fn of_any_size(machine: Option<&str>, device: Option<&str>) -> Result<Option<Chosen>, Failure> {
-        let n_nodes = machine.and_then(|name| name.split_once(':')).and_then(|(_, n)| n.trim().parse().ok());
-        Chosen::find(machine, device, n_nodes.unwrap_or(1))
-    }
-
-    /// The options with those of the machine, where `known` has them and nothing is said.
-    pub(crate) fn fill(&self, options: &mut Vec<(String, OptionValue)>, known: &[OptionInfo]) {
-        let values = [(CLUSTER, self.cluster.as_ref().map(Cluster::to_toml)), (DEVICE, self.device.clone())];
-        for (name, value) in values {
-            let is_taken = known.iter().any(|option| option.name == name);
-            if let Some(value) = value.filter(|_| is_taken && options.iter().all(|(given, _)| given != name)) {
-                options.push((name.into(), OptionValue::Text(value)));
+    /// A wrong value, a file that cannot be read, or two machines, counts or limits.
+    pub(crate) fn of(args: &TargetArgs, pipelines: &[Pipeline]) -> Result<TargetText, Failure> {
+        let usage = |error: String| Failure::Usage(format!("--pass: {error}"));
+        let mut spec = TargetSpec {
+            machine: args.machine.as_deref().map(name).transpose()?,
+            unknown_trip_count: args.unknown_trip_count,
+            memory_limit: args.memory_limit,
+        };
+        let mut given: Vec<(&str, String)> = Vec::new();
+        given.extend(args.machine.as_ref().map(|text| ("machine", text.clone())));
+        given.extend(args.unknown_trip_count.map(|count| ("unknown-trip-count", count.to_string())));
+        given.extend(args.memory_limit.map(|bytes| ("memory-limit", bytes.to_string())));
+        for pipeline in pipelines {
+            let mut of_pipeline = TargetSpec::default();
+            for (setting, value) in &pipeline.settings {
+                let text = descriptions::text_of(value)?;
+                of_pipeline.set(setting, &text).map_err(|error| usage(error.to_string()))?;
+                given.push((setting, value.clone()));
             }
+            spec = spec.and(of_pipeline).ok_or_else(|| {
+                usage("two settings of the target differ: say it once, by an option or in front of one pipeline".into())
+            })?;
         }
+        given.dedup();
+        let words = given.iter().map(|(option, value)| match value.contains(['[', ' ', ';']) {
+            true => format!("--{option} '{value}' "),
+            false => format!("--{option} {value} "),
+        });
+        let words = words.collect();
+        Ok(TargetText { spec, words })
     }
 
-    /// The calls with the machine's options, of those that their passes have.
-    pub(crate) fn fill_calls(&self, calls: &mut [PassCall]) {
-        let passes = registry::passes();
-        for call in calls {
-            let name = call.name.replace('_', "-");
-            let options = passes.iter().find(|pass| pass.name == name).map_or([].as_slice(), |pass| pass.options);
-            self.fill(&mut call.options, options);
-        }
+    /// The target of a module on so many devices.
+    ///
+    /// # Errors
+    /// The machine cannot have so many devices.
+    pub(crate) fn target(&self, n_devices: usize) -> Result<Target, Failure> {
+        self.spec.target(n_devices).map_err(|error| Failure::Usage(format!("--machine: {error}")))
+    }
+
+    /// The target of a module of some size, to see whether everything else that was said fits.
+    ///
+    /// # Errors
+    /// As [`TargetText::target`].
+    pub(crate) fn target_of_any_size(&self) -> Result<Target, Failure> {
+        let n_nodes = self.spec.machine.as_ref().and_then(MachineName::n_nodes);
+        self.target(n_nodes.unwrap_or(1) as usize)
     }
 }
 
-/// The machine of a name with so many devices.
-fn named(name: &str, n_devices: usize) -> Result<NamedMachine, Failure> {
-    let found = if name == AUTO { of_this_computer()? } else { name };
-    let n_devices = u32::try_from(n_devices).unwrap_or(u32::MAX);
-    NamedMachine::find(found, n_devices).map_err(|e| Failure::Usage(format!("--machine: {e}")))
+/// A machine as a user writes it.
+///
+/// # Errors
+/// No machine has this name; a file that cannot be read or is no description; for `auto`, no driver or an unknown card.
+fn name(text: &str) -> Result<MachineName, Failure> {
+    let described = descriptions::text_of(text)?;
+    let found = if described == AUTO { of_this_computer()?.to_string() } else { described };
+    MachineName::parse(&found).map_err(|error| match descriptions::is_file(text) {
+        true => Failure::File(format!("`{text}`: {error}")),
+        false => Failure::Usage(format!("--machine: {error}")),
+    })
 }
 
-/// The machine for a module on `n_devices` devices: a cluster and a device that are named for themselves, else those of the machine
-/// that is named, else one switch with devices of the default kind.
+/// The machine that a command is told, for a module on `n_devices` devices; without one, one switch with devices of the default kind.
 ///
 /// # Errors
 /// A wrong name, or a description that cannot be read.
 pub(crate) fn machine(args: &MachineArgs, n_devices: usize) -> Result<Machine, Failure> {
-    let named = args.machine.as_deref().map(|name| named(name, n_devices)).transpose()?;
-    let cluster = args.cluster.as_deref().filter(|cluster| !cluster.is_empty());
-    let device = args.device.as_deref().or(named.as_ref().map(|named| named.device)).unwrap_or(DEFAULT_DEVICE);
-    let cluster = match cluster {
-        Some(cluster) => Some(descriptions::cluster(cluster)?),
-        None => named.as_ref().map(|named| named.cluster.clone()),
+    let machine = match &args.machine {
+        Some(text) => Machine::named(&name(text)?, n_devices),
+        None => Machine::unnamed(),
     };
-    Ok(Machine::new(cluster, descriptions::device(device)?))
+    machine.map_err(|error| Failure::Usage(format!("--machine: {error}")))
+}
+
+/// The links of a machine, with `n_devices` devices where its name leaves that open.
+///
+/// # Errors
+/// As [`machine`].
+pub(crate) fn cluster(text: &str, n_devices: usize) -> Result<Cluster, Failure> {
+    let machine = Machine::named(&name(text)?, n_devices);
+    let machine = machine.map_err(|error| Failure::Usage(format!("--machine: {error}")))?;
+    match machine.cluster() {
+        Some(cluster) => Ok(cluster.clone()),
+        None => {
+            let network = machine.network(n_devices).map_err(|error| Failure::Usage(format!("--machine: {error}")))?;
+            Ok(network.cluster().clone())
+        }
+    }
 }
 
 /// The machine whose devices this computer's first card is.
 fn of_this_computer() -> Result<&'static str, Failure> {
-    let names = || NamedMachine::names().collect::<Vec<_>>().join(", ");
+    let names = || MachineName::of_nodes().collect::<Vec<_>>().join(", ");
     let model = first_card_model()
         .map_err(|error| Failure::Usage(format!("--machine auto: {error}; or name one of {}", names())))?;
-    NamedMachine::of_model(&model).ok_or_else(|| {
+    MachineName::of_model(&model).ok_or_else(|| {
         Failure::Usage(format!("--machine auto: expected a card of one of {}, found `{model}`", names()))
     })
 }

@@ -1,7 +1,6 @@
 //! What is better than the command that was given: one line where the predicted time says so, and what a preset knows of another.
 
 use crate::baseline::predict_compiled;
-use crate::machine::Chosen;
 use crate::preset_options::MOST_MEMORY;
 use crate::presets;
 use crate::report::Recommendation;
@@ -12,7 +11,7 @@ use hlo_pass::fastest::Ways;
 use hlo_pass::pipeline::{OptionValue, PassCall};
 use hlo_pass::report::WayChoice;
 use hlo_pass::runner::RunOptions;
-use hlo_pass::{Deadline, STACK_BYTES};
+use hlo_pass::{Deadline, STACK_BYTES, Target};
 use std::thread::JoinHandle;
 
 /// The least share of the predicted time that is worth a line.
@@ -60,17 +59,16 @@ impl Notes {
         module: &Module,
         params: &ParamFacts,
         calls: &[PassCall],
-        machine: Option<&Chosen>,
+        (target, words): (&Target, &str),
         deadline: Deadline,
     ) -> Option<Notes> {
-        let is_of_time =
-            |(name, _): &&(String, OptionValue)| presets::OPTIONS_OF_TIME.contains(&name.replace('_', "-").as_str());
-        let sharding = calls.iter().find(|call| presets::is_sharding(call))?;
-        let options: Vec<_> = sharding.options.iter().filter(is_of_time).cloned().collect();
-        let (module, params, ways) = (module.clone(), params.clone(), presets::unsharded(&options, machine).ok()?);
+        calls.iter().find(|call| presets::is_sharding(call))?;
+        // Whether the unsharded module keeps a limit is another question.
+        let target = Target { memory_limit: None, ..target.clone() };
+        let (module, params, ways) = (module.clone(), params.clone(), presets::unsharded(target).ok()?);
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
         let unsharded = thread.spawn(move || Unsharded::price(module, params, ways, deadline)).ok()?;
-        Some(Notes { unsharded, preset: quoted(DATA_PARALLEL, &options, machine) })
+        Some(Notes { unsharded, preset: quoted(DATA_PARALLEL, &[], words) })
     }
 
     /// The line about the result, if another command is better.
@@ -83,7 +81,7 @@ impl Notes {
 fn if_slower(unsharded: &Unsharded, after: &Module, preset: &str) -> Option<String> {
     let Unsharded { ways, choice } = unsharded;
     let before_s = choice.taken()?.critical_path_s;
-    let after_s = predict_compiled(after, ways.frequency_options, &ways.machine).ok()?.critical_path_s;
+    let after_s = predict_compiled(after, ways.target.frequency, &ways.target.machine).ok()?.critical_path_s;
     (after_s > before_s * (1.0 + LEAST_SHARE)).then(|| {
         format!(
             "a step is predicted to take {} now, and {} without the sharding ({}); {preset} does what is predicted to \
@@ -96,20 +94,16 @@ fn if_slower(unsharded: &Unsharded, after: &Module, preset: &str) -> Option<Stri
 }
 
 /// What a preset knows of another command: whether it is worth a try, and what it is predicted to gain.
-pub(crate) fn recommendation(
-    preset: &PassCall,
-    choice: &WayChoice,
-    machine: Option<&Chosen>,
-) -> Option<Recommendation> {
+pub(crate) fn recommendation(preset: &PassCall, choice: &WayChoice, words: &str) -> Option<Recommendation> {
     match preset.name.as_str() {
-        DATA_PARALLEL => in_shards(preset, choice, machine),
-        AUTO_SPMD => with_more_memory(preset, choice, machine),
+        DATA_PARALLEL => in_shards(preset, choice, words),
+        AUTO_SPMD => with_more_memory(preset, choice, words),
         _ => None,
     }
 }
 
 /// What `auto-spmd` knows of a faster way that needs more memory than it may take.
-fn with_more_memory(preset: &PassCall, choice: &WayChoice, machine: Option<&Chosen>) -> Option<Recommendation> {
+fn with_more_memory(preset: &PassCall, choice: &WayChoice, words: &str) -> Option<Recommendation> {
     let (first, taken) = (choice.candidates.first()?, choice.taken()?);
     let ways = choice.candidates.iter().filter(|candidate| !candidate.is_reference);
     let fastest = ways.min_by(|a, b| a.critical_path_s.total_cmp(&b.critical_path_s))?;
@@ -122,13 +116,13 @@ fn with_more_memory(preset: &PassCall, choice: &WayChoice, machine: Option<&Chos
     let is_kept = |(name, _): &&(String, OptionValue)| name != MOST_MEMORY && name != OBJECTIVE;
     let mut options: Vec<_> = preset.options.iter().filter(is_kept).cloned().collect();
     options.push((MOST_MEMORY.into(), OptionValue::Text(most_memory.to_string())));
-    let command = quoted(AUTO_SPMD, &options, machine);
+    let command = quoted(AUTO_SPMD, &options, words);
     let time_s = [taken.critical_path_s, fastest.critical_path_s];
     (is_larger && is_faster).then_some(Recommendation { command, time_s, peak_bytes })
 }
 
 /// What `data-parallel` knows of `sharded-state`.
-fn in_shards(preset: &PassCall, choice: &WayChoice, machine: Option<&Chosen>) -> Option<Recommendation> {
+fn in_shards(preset: &PassCall, choice: &WayChoice, words: &str) -> Option<Recommendation> {
     let taken = choice.taken()?;
     let others = choice.candidates.iter().filter(|candidate| candidate.is_reference);
     let other = others.min_by(|a, b| a.critical_path_s.total_cmp(&b.critical_path_s))?;
@@ -142,15 +136,14 @@ fn in_shards(preset: &PassCall, choice: &WayChoice, machine: Option<&Chosen>) ->
         // By memory, its default, it takes nothing that needs more.
         options.push((OBJECTIVE.into(), OptionValue::Text("time".into())));
     }
-    let command = format!("{} -o DIRECTORY", quoted(SHARDED_STATE, &options, machine));
+    let command = format!("{} -o DIRECTORY", quoted(SHARDED_STATE, &options, words));
     (is_faster || is_smaller && !is_much_slower).then_some(Recommendation { command, time_s, peak_bytes })
 }
 
-/// A preset with options and the machine, as a shell takes them.
-fn quoted(name: &str, options: &[(String, OptionValue)], machine: Option<&Chosen>) -> String {
+/// A preset with options behind the words about the target, as a shell takes them.
+fn quoted(name: &str, options: &[(String, OptionValue)], words: &str) -> String {
     let text = PassCall { name: name.into(), options: options.to_vec() }.to_string();
-    let machine = machine.map_or("", |machine| &machine.words);
-    if options.is_empty() { format!("{machine}--preset {text}") } else { format!("{machine}--preset '{text}'") }
+    if options.is_empty() { format!("{words}--preset {text}") } else { format!("{words}--preset '{text}'") }
 }
 
 fn us(seconds: f64) -> String {

@@ -4,7 +4,7 @@ use crate::arguments::{Check, Emit, OptimizeArgs};
 use crate::complete::{Takes, complete, refuse_global, refuse_per_device};
 use crate::console::Console;
 use crate::input::{Loaded, Part, SEPARATOR, Source};
-use crate::machine::Chosen;
+use crate::machine::TargetText;
 use crate::notes::{self, Notes};
 use crate::output::Staged;
 use crate::output_format::OutputFormat;
@@ -18,16 +18,16 @@ use crate::{
 };
 use hlo_analysis::Analyses;
 use hlo_analysis::annotations::ParamFacts;
-use hlo_analysis::program_kind::DumpStage;
+use hlo_analysis::program_kind::{DumpStage, ProgramKind};
 use hlo_gpu::lower::LowerOptions;
 use hlo_ir::Module;
 use hlo_ir::devices::find_n_devices;
 use hlo_ir::print::{PrintOptions, print_module, write_module};
 use hlo_pass::fastest::Ways;
-use hlo_pass::pipeline::{PassCall, PipelineError, nearest, parse_pipeline};
+use hlo_pass::pipeline::{PassCall, Pipeline, PipelineError, nearest, parse_pipeline};
 use hlo_pass::report::Artifact;
 use hlo_pass::runner::{AfterPass, BoundPass, RunError, RunOptions, RunSummary, bind, run_pipeline};
-use hlo_pass::{Deadline, STACK_BYTES};
+use hlo_pass::{Deadline, MEMORY_LIMIT_RULE, PassError, STACK_BYTES, Target};
 use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &OptimizeArgs, console: &mut Console<'_>) -> Result<u8, 
     }
     check_report(args)?;
     // The machine's size is the module's; that all else is well is known before.
-    let work = Work::new(args, Chosen::of_any_size(args.machine.as_deref(), args.device.as_deref())?)?;
+    let work = Work::new(args, None)?;
     check_directory(args, &work)?;
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let source = match args.files.as_slice() {
@@ -248,10 +248,12 @@ struct Work {
     calls: Vec<PassCall>,
     /// These calls' passes, then what the GPU backend wants.
     passes: Vec<BoundPass>,
-    /// What times are predicted for: the preset's machine, or the first that a pass names.
+    /// How times are predicted.
     pricing: Pricing,
-    /// What `--machine` and `--device` named.
-    machine: Option<Chosen>,
+    /// What passes price for and keep.
+    target: Target,
+    /// The options that say it, as the user wrote them.
+    target_words: String,
 }
 
 impl Work {
@@ -297,30 +299,30 @@ impl Preset {
 }
 
 impl Work {
-    /// What the arguments ask for, on this machine.
-    fn new(args: &OptimizeArgs, chosen: Option<Chosen>) -> Result<Work, Failure> {
-        let machine = chosen.as_ref();
+    /// What the arguments ask for, for a module on so many devices; `None` is any number.
+    fn new(args: &OptimizeArgs, n_devices: Option<usize>) -> Result<Work, Failure> {
+        let usage = |error: PipelineError| Failure::Usage(format!("--pass: {error}"));
+        let pipelines = args.pipelines.iter().map(|text| Pipeline::parse(text)).collect::<Result<Vec<_>, _>>();
+        let pipelines = pipelines.map_err(usage)?;
+        let text = TargetText::of(&args.target, &pipelines)?;
+        let target = n_devices.map_or_else(|| text.target_of_any_size(), |n| text.target(n))?;
         let preset = args.preset.as_deref().map(|text| {
             let mut call = presets::parse(text)?;
             presets::fill_matmul(&mut call, args.matmul.into());
-            Ok(Preset { ways: presets::ways(&call, machine)?, call })
+            Ok(Preset { ways: presets::ways(&call, target.clone())?, call })
         });
-        let usage = |error: PipelineError| Failure::Usage(format!("--pass: {error}"));
-        let mut calls = Vec::new();
-        for pipeline in &args.pipelines {
-            calls.extend(parse_pipeline(pipeline).map_err(usage)?);
-        }
+        let calls: Vec<PassCall> = pipelines.into_iter().flat_map(|pipeline| pipeline.calls).collect();
         let preset: Option<Preset> = preset.transpose()?;
         let pricing = match &preset {
             Some(Preset { ways, .. }) => Pricing {
-                machine: ways.machine.clone(),
-                frequency_options: ways.frequency_options,
+                machine: target.machine.clone(),
+                frequency_options: target.frequency,
                 as_compiled: ways.as_compiled,
             },
-            None => presets::pricing(&calls, machine)?,
+            None => presets::pricing(target.clone()),
         };
-        let passes = bound_passes(args, &calls, machine)?;
-        let work = Work { preset, passes, calls, pricing, machine: chosen };
+        let passes = bound_passes(args, &calls)?;
+        let work = Work { preset, passes, calls, pricing, target, target_words: text.words };
         match args.print_ir_after.as_deref() {
             Some(wanted) if !wanted.is_empty() => work.check_runs(wanted)?,
             Some(_) | None => {}
@@ -342,6 +344,28 @@ impl Work {
     }
 }
 
+/// Refuses a program of each device whose peak is above the memory limit.
+///
+/// # Errors
+/// The peak, as the error of no pass.
+fn keep_limit(module: &Module, analyses: &mut Analyses, limit: Option<u64>) -> Result<(), RunError> {
+    let Some(limit) = limit.filter(|_| analyses.program_kind(module).kind != ProgramKind::Global) else {
+        return Ok(());
+    };
+    let peak_bytes = analyses.memory(module).peak_bytes;
+    if peak_bytes <= limit {
+        return Ok(());
+    }
+    let message = "no pass that was named brings it down; --preset sharded-state keeps weights and state in shards";
+    let PassError { diagnostic, least_bytes } = PassError::above_limit(limit, peak_bytes, message);
+    Err(RunError {
+        pass: MEMORY_LIMIT_RULE,
+        diagnostics: vec![diagnostic],
+        least_bytes,
+        module: Box::new(module.clone()),
+    })
+}
+
 /// What was asked for, for the report.
 fn pipeline_text(args: &OptimizeArgs) -> String {
     let preset = args.preset.iter().map(|preset| format!("preset {preset}"));
@@ -350,15 +374,12 @@ fn pipeline_text(args: &OptimizeArgs) -> String {
 }
 
 /// Looks the passes of these calls up, and those that the GPU backend wants.
-fn bound_passes(args: &OptimizeArgs, calls: &[PassCall], machine: Option<&Chosen>) -> Result<Vec<BoundPass>, Failure> {
+fn bound_passes(args: &OptimizeArgs, calls: &[PassCall]) -> Result<Vec<BoundPass>, Failure> {
     let usage = |error: PipelineError| Failure::Usage(format!("--pass: {error}"));
     let known = registry::passes();
     let mut calls = calls.to_vec();
     if args.emit.is_of_plan() {
         calls.extend(parse_pipeline(&presets::gpu_passes(args.matmul.into())).map_err(usage)?);
-    }
-    if let Some(machine) = machine {
-        machine.fill_calls(&mut calls);
     }
     calls.iter_mut().try_for_each(descriptions::read_into)?;
     let passes = bind(&calls, &known).map_err(usage)?;
@@ -394,7 +415,7 @@ pub(crate) fn optimize_loaded(
     loaded: Loaded,
     console: &mut Console<'_>,
 ) -> Result<Optimized, Failure> {
-    let work = Work::new(args, Chosen::of_any_size(args.machine.as_deref(), args.device.as_deref())?)?;
+    let work = Work::new(args, None)?;
     let said = Said::read(args.replicated_params.as_deref(), console)?;
     let part = source.whole();
     let params = said.of(source, part, &loaded, console)?;
@@ -507,11 +528,8 @@ impl<'a> Job<'a> {
             self.errors.push_str(&text);
             return Ok(None);
         }
-        let (machine, device) = (self.args.machine.as_deref(), self.args.device.as_deref());
         let n_devices = find_n_devices(&loaded.module).max(self.work.n_devices());
-        let chosen = Chosen::find(machine, device, n_devices)?;
-        let of_this_size = chosen.map(|chosen| Work::new(self.args, Some(chosen))).transpose()?;
-        let work = of_this_size.as_ref().unwrap_or(self.work);
+        let work = &Work::new(self.args, Some(n_devices))?;
         let deadline = self.args.timeout.map_or_else(Deadline::default, Deadline::within);
         let mut analyses = Analyses::new(params).with_program(loaded.known_program());
         let mut report = ModuleReport::new(&loaded.module);
@@ -520,10 +538,11 @@ impl<'a> Job<'a> {
         let preset = work.preset.as_ref().map(|preset| &preset.call);
         let pricing = Some(&work.pricing).filter(|_| self.is_priced());
         let before = pricing.map(|pricing| Before::start(&module, &analyses, pricing.clone(), self.scope(work)));
-        let machine = work.machine.as_ref();
+        let words = work.target_words.as_str();
         let is_compared = pricing.is_some() && preset.is_none();
-        let notes =
-            is_compared.then(|| Notes::keep(&module, &analyses.params, &work.calls, machine, deadline)).flatten();
+        let notes = is_compared
+            .then(|| Notes::keep(&module, &analyses.params, &work.calls, (&work.target, words), deadline))
+            .flatten();
         progress.now(if preset.is_some() { "comparing ways to run the module" } else { "running passes" });
         let dumps = self.args.print_ir_after.as_deref();
         let mut after_pass = |pass: &str, module: &Module| {
@@ -551,7 +570,7 @@ impl<'a> Job<'a> {
         let totals = before.map(|before| before.and_after((&module, &analyses), has_changed, predicted));
         (report.totals, report.views) = totals.map_or((None, None), |(totals, views)| (Some(totals), views));
         let known = preset.zip(report.choice.as_ref());
-        report.recommendation = known.and_then(|(preset, choice)| notes::recommendation(preset, choice, machine));
+        report.recommendation = known.and_then(|(preset, choice)| notes::recommendation(preset, choice, words));
         report.after = Size::of(&module);
         report.reports = summary.reports;
         let times = summary.times.iter();
@@ -590,15 +609,15 @@ impl<'a> Job<'a> {
         progress: &Progress,
         console: &mut Console<'_>,
     ) -> Result<(), Failure> {
-        let mut passes: Vec<&BoundPass> = Vec::new();
+        let mut passes: Vec<(&BoundPass, Target)> = Vec::new();
         if let Some(Preset { ways, .. }) = &work.preset {
             let taken = report.choice.as_ref().and_then(|choice| choice.taken());
             if taken.is_some() {
-                analyses.frequency_options = ways.frequency_options;
+                analyses.frequency_options = ways.target.frequency;
             }
             passes.extend(ways.passes_of(taken.map(|taken| taken.way)));
         }
-        passes.extend(&work.passes);
+        passes.extend(work.passes.iter().map(|pass| (pass, work.target.clone())));
         let wrong = |text: String| Failure::File(format!("{}: {text}", self.source.name));
         let checked = prove_passes(before, analyses, after, &passes, progress).map_err(wrong)?;
         console.tell(&checked.text)?;
@@ -671,25 +690,29 @@ impl<'a> Job<'a> {
         let mut summary = RunSummary::default();
         let check = self.args.check.is_some();
         let measures_peaks = self.is_priced();
+        let target = Some(&work.target);
         match work.preset.as_ref().map(|preset| &preset.ways) {
             Some(ways) if ways.ways.len() > 1 => {
                 let is_watched = self.args.print_ir_after.is_some();
                 let watch: Option<AfterPass<'_>> = if is_watched { Some(&mut *after_pass) } else { None };
-                let options = RunOptions { check, after_pass: watch, measures_peaks, deadline };
+                let options = RunOptions { check, after_pass: watch, measures_peaks, deadline, target };
                 let (more, choice) = ways.run(module, analyses, options)?;
                 report.choice = Some(choice);
                 summary = more;
             }
             Some(ways) => {
                 for way in &ways.ways {
-                    let options = RunOptions { check, after_pass: Some(&mut *after_pass), measures_peaks, deadline };
+                    let options =
+                        RunOptions { check, after_pass: Some(&mut *after_pass), measures_peaks, deadline, target };
                     summary = run_pipeline(module, analyses, &way.passes, options)?;
                 }
             }
             None => {}
         }
-        let options = RunOptions { check, after_pass: Some(after_pass), measures_peaks, deadline };
-        Ok(summary.and(run_pipeline(module, analyses, &work.passes, options)?))
+        let options = RunOptions { check, after_pass: Some(after_pass), measures_peaks, deadline, target };
+        summary = summary.and(run_pipeline(module, analyses, &work.passes, options)?);
+        keep_limit(module, analyses, work.target.memory_limit)?;
+        Ok(summary)
     }
 
     fn fail(

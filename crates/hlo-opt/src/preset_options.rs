@@ -1,6 +1,5 @@
 //! The options that presets take in braces, and which of them are about what.
 
-use hlo_mesh::DEFAULT_DEVICE;
 use hlo_pass::options::{OptionInfo, OptionKind};
 
 /// The option of the passes that pad products and fuse, and of the preset that runs them.
@@ -14,7 +13,7 @@ pub(crate) const TF32: OptionInfo = OptionInfo {
 pub(crate) const MOST_MEMORY: &str = "most-memory";
 
 /// The options of a preset that shards updates.
-pub(crate) const fn options(objective: &'static str) -> [OptionInfo; 6] {
+pub(crate) const fn options(objective: &'static str) -> [OptionInfo; 2] {
     [
         OptionInfo {
             name: "objective",
@@ -23,25 +22,11 @@ pub(crate) const fn options(objective: &'static str) -> [OptionInfo; 6] {
             help: "time: what is predicted to be fastest, never slower than the input; memory: what takes the least at its peak",
         },
         OptionInfo {
-            name: "cluster",
-            kind: OptionKind::Text,
-            default: "",
-            help: "how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; empty: one switch",
-        },
-        OptionInfo { name: "device", kind: OptionKind::Text, default: "h200", help: "what every device is" },
-        OptionInfo {
             name: "min-bytes",
             kind: OptionKind::Int,
             default: "1KiB",
             help: "leave gradients smaller than this whole",
         },
-        OptionInfo {
-            name: "unknown-trip-count",
-            kind: OptionKind::Int,
-            default: "100",
-            help: "how often a loop is taken to run where the module does not say",
-        },
-        LIMIT,
     ]
 }
 
@@ -59,7 +44,7 @@ pub(crate) const OPTIONS_OF_STATE: [&str; 3] = [PINS, "state-pairs", "cuts"];
 
 /// The options of a preset that keeps state in shards.
 pub(crate) const OF_STATE: &[OptionInfo] = &{
-    let [a, b, c, d, e, f] = options("memory");
+    let [objective, min_bytes] = options("memory");
     let state = OptionInfo {
         name: STATE,
         kind: OptionKind::Word(&["optimizer", "gradients", "parameters", "auto"]),
@@ -84,51 +69,34 @@ pub(crate) const OF_STATE: &[OptionInfo] = &{
         default: "any",
         help: "even: state is cut along a dim that is a multiple of the shards, as frameworks can hold it; padded: moments otherwise too",
     };
-    [a, b, c, d, e, state, pins, state_pairs, cuts, f]
-};
-
-/// Ways whose peak is above it are left out.
-pub(crate) const LIMIT: OptionInfo = OptionInfo {
-    name: MEMORY_LIMIT,
-    kind: OptionKind::Int,
-    default: "0",
-    help: "bytes that a device has for the step: 30GiB; 0: no limit",
+    [objective, min_bytes, state, pins, state_pairs, cuts]
 };
 
 pub(crate) const BY_TIME: &[OptionInfo] = &options("time");
 pub(crate) const WITHIN_MEMORY: &[OptionInfo] = &{
-    let [a, b, c, d, e, f] = options("time");
+    let [objective, min_bytes] = options("time");
     let most_memory = OptionInfo {
         name: MOST_MEMORY,
         kind: OptionKind::Float,
         default: "1.25",
         help: "leave out ways whose peak memory is more than this many times the first one's",
     };
-    [a, b, c, d, e, f, most_memory]
+    [objective, min_bytes, most_memory]
 };
 
 /// The option that says for how many devices a global program is planned.
 pub(crate) const DEVICES: &str = "devices";
 
 /// The options that a preset hands to the search of a parallel plan.
-pub(crate) const MEMORY_LIMIT: &str = "memory-limit";
-pub(crate) const OPTIONS_OF_SEARCH: [&str; 5] = [DEVICES, MEMORY_LIMIT, "effort", "mesh", "even"];
+pub(crate) const OPTIONS_OF_SEARCH: [&str; 4] = [DEVICES, "effort", "mesh", "even"];
 
 pub(crate) const OF_SEARCH: &[OptionInfo] = &[
-    OptionInfo {
-        name: "cluster",
-        kind: OptionKind::Text,
-        default: "",
-        help: "how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; empty: one switch",
-    },
-    OptionInfo { name: "device", kind: OptionKind::Text, default: DEFAULT_DEVICE, help: "what every device is" },
     OptionInfo {
         name: DEVICES,
         kind: OptionKind::Int,
         default: "0",
-        help: "number of devices; 0: those of the cluster, 8 without one",
+        help: "number of devices; 0: those of the machine, 8 at one switch",
     },
-    LIMIT,
     OptionInfo {
         name: "effort",
         kind: OptionKind::Float,
@@ -141,11 +109,5 @@ pub(crate) const OF_SEARCH: &[OptionInfo] = &[
         kind: OptionKind::Word(&["false", "ends", "true"]),
         default: "false",
         help: "what axes have to divide: nothing, parameters and results, or everything",
-    },
-    OptionInfo {
-        name: "unknown-trip-count",
-        kind: OptionKind::Int,
-        default: "100",
-        help: "how often a loop is taken to run where the module does not say",
     },
 ];

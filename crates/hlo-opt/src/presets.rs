@@ -6,18 +6,15 @@
 //! `sink-all-reduce` runs twice because merged sums can be moved again.
 
 use crate::baseline::as_xla_compiles;
-use crate::machine::Chosen;
 use crate::preset_options::{
-    AUTO, BY_TIME, DEVICES, MEMORY_LIMIT, MOST_MEMORY, OF_SEARCH, OF_STATE, OPTIONS_OF_SEARCH, OPTIONS_OF_STATE, PINS,
-    STATE, TF32, WITHIN_MEMORY,
+    AUTO, BY_TIME, DEVICES, MOST_MEMORY, OF_SEARCH, OF_STATE, OPTIONS_OF_SEARCH, OPTIONS_OF_STATE, PINS, STATE, TF32,
+    WITHIN_MEMORY,
 };
 use crate::report::Pricing;
 use crate::{Failure, descriptions, registry};
-use hlo_analysis::frequency::FrequencyOptions;
 use hlo_gpu::lower::Matmul;
-use hlo_mesh::{DEFAULT_DEVICE, Machine};
+use hlo_pass::Target;
 use hlo_pass::fastest::{AsCompiled, LEAST_GAIN, MemoryBound, SPARE_BYTES, Way, Ways};
-use hlo_pass::machine::{CLUSTER, DEVICE};
 use hlo_pass::options::{OptionInfo, Options};
 use hlo_pass::pipeline::{OptionValue, PassCall, PipelineError, nearest, parse_pipeline};
 use hlo_pass::runner::bind;
@@ -37,16 +34,9 @@ pub(crate) fn gpu_passes(matmul: Matmul) -> String {
 const PADDING: &str = "pad-products";
 const FUSING: &str = "fuse";
 
-/// The passes of the GPU backend that price by the machine.
-const CONVOLUTIONS_AS_PRODUCTS: &str = "convolution-to-dot";
-const CONVOLUTIONS_IN_PARTS: &str = "split-convolutions";
-
 /// The pass that takes a preset's options.
 pub(crate) const SHARDING: &str = "shard-weight-update";
 
-/// The pass that takes those about the machine.
-const DISTRIBUTING: &str = "distribute-matrix-updates";
-const PROPAGATING: &str = "propagate-shardings";
 pub(crate) const PARTITIONING: &str = "spmd-partition";
 const SEARCHING: &str = "search-parallelization";
 const SPLITTING: &str = "split-microbatches";
@@ -348,7 +338,7 @@ pub const PRESETS: [Preset; 5] = [
         name: "gpu",
         input: PresetInput::PerDevice,
         help: "a per-device module as the GPU backend takes it; --emit other than hlo runs it last",
-        options: &[CLUSTER, DEVICE, TF32],
+        options: &[TF32],
         by_time: &[way("fused", None, GPU)],
         by_memory: ByMemory::None,
     },
@@ -385,17 +375,12 @@ const ZERO: Preset = Preset {
     by_memory: ByMemory::None,
 };
 
-/// The ways of `plan zero` on a cluster that is named for itself, or else on a machine, whose devices have so many bytes for the step.
+/// The ways of `plan zero` for a target.
 ///
 /// # Errors
 /// As [`ways`].
-pub(crate) fn zero_ways(cluster: Option<&str>, machine: Option<&Chosen>, memory_bytes: f64) -> Result<Ways, Failure> {
-    let mut options = vec![(MEMORY_LIMIT.to_string(), OptionValue::Text((memory_bytes as u64).to_string()))];
-    options.extend(cluster.map(|cluster| ("cluster".to_string(), OptionValue::Text(cluster.into()))));
-    if let Some(machine) = machine {
-        machine.fill(&mut options, ZERO.options);
-    }
-    ZERO.ways(&options)
+pub(crate) fn zero_ways(target: Target) -> Result<Ways, Failure> {
+    ZERO.ways(&[], target)
 }
 
 /// What a module that a named pass makes is compared with.
@@ -447,55 +432,28 @@ pub(crate) fn fill_matmul(call: &mut PassCall, matmul: Matmul) {
 ///
 /// # Errors
 /// No preset has this name, or an option is wrong: usage. A description that cannot be read.
-pub(crate) fn ways(call: &PassCall, machine: Option<&Chosen>) -> Result<Ways, Failure> {
+pub(crate) fn ways(call: &PassCall, target: Target) -> Result<Ways, Failure> {
     let Some(preset) = PRESETS.iter().find(|preset| preset.name == call.name) else {
         let names = || PRESETS.iter().map(|preset| preset.name);
         let near = nearest(&call.name, names()).map_or(String::new(), |near| format!(", did you mean `{near}`?"));
         let all = names().collect::<Vec<_>>().join(", ");
         return Err(Failure::Usage(format!("--preset: expected one of {all}, found `{}`{near}", call.name)));
     };
-    let mut options = call.options.clone();
-    if let Some(machine) = machine {
-        machine.fill(&mut options, preset.options);
-    }
-    preset.ways(&options)
+    preset.ways(&call.options, target)
 }
 
 /// Two ways to run the module without sharding: as it is, and with its collectives combined.
 ///
 /// # Errors
 /// As [`ways`].
-pub(crate) fn unsharded(options: &[(String, OptionValue)], machine: Option<&Chosen>) -> Result<Ways, Failure> {
-    let mut options = options.to_vec();
-    if let Some(machine) = machine {
-        machine.fill(&mut options, UNSHARDED.options);
-    }
-    UNSHARDED.ways(&options)
+pub(crate) fn unsharded(target: Target) -> Result<Ways, Failure> {
+    UNSHARDED.ways(&[], target)
 }
 
-/// What the times of a pipeline are predicted for: its passes' options say it, of each the first; else the defaults do.
-///
-/// # Errors
-/// As [`ways`].
-pub(crate) fn pricing(calls: &[PassCall], machine: Option<&Chosen>) -> Result<Pricing, Failure> {
-    let mut options: Vec<(String, OptionValue)> = Vec::new();
-    for (name, value) in calls.iter().flat_map(|call| &call.options) {
-        let name = name.replace('_', "-");
-        if OPTIONS_OF_TIME.contains(&name.as_str()) && options.iter().all(|(known, _)| *known != name) {
-            options.push((name, value.clone()));
-        }
-    }
-    let read = descriptions::read_all(&options)?;
-    let text = |name: &str| read.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_text());
-    let (cluster, device) = (text("cluster").unwrap_or_default(), text("device"));
-    Machine::from_args(&cluster, device.as_deref().unwrap_or(DEFAULT_DEVICE))
-        .map_err(|error| Failure::Usage(format!("--pass: {error}")))?;
-    let Ways { machine, frequency_options, as_compiled, .. } = unsharded(&options, machine)?;
-    Ok(Pricing { machine, frequency_options, as_compiled })
+/// How the module that a pipeline makes is priced for a target.
+pub(crate) fn pricing(target: Target) -> Pricing {
+    Pricing { machine: target.machine, frequency_options: target.frequency, as_compiled: Some(as_xla_compiles) }
 }
-
-/// The options that say what time is predicted for.
-pub(crate) const OPTIONS_OF_TIME: [&str; 3] = ["cluster", "device", "unknown-trip-count"];
 
 fn usage(error: PipelineError) -> Failure {
     Failure::Usage(format!("--preset: {error}"))
@@ -527,17 +485,14 @@ impl Preset {
         self.options
     }
 
-    fn ways(&self, given: &[(String, OptionValue)]) -> Result<Ways, Failure> {
+    fn ways(&self, given: &[(String, OptionValue)], target: Target) -> Result<Ways, Failure> {
         let read = descriptions::read_all(given)?;
         let options = Options::check(self.name, self.options, &read).map_err(usage)?;
-        let limits_memory = self.options.iter().any(|option| option.name == MEMORY_LIMIT);
-        let memory_limit = if limits_memory { options.int(MEMORY_LIMIT).unsigned_abs() } else { 0 };
-        let memory_limit = Some(memory_limit).filter(|&bytes| bytes > 0);
         let by_memory = self.by_memory.ways();
         let is_for_memory = !by_memory.is_empty() && options.text("objective") == "memory";
         let texts = if is_for_memory { by_memory } else { self.by_time };
         // Ways that a limit asks for are the last ones.
-        let n_asked = match memory_limit {
+        let n_asked = match target.memory_limit {
             Some(_) => texts.len(),
             None => texts.iter().position(|text| text.role == Role::WithinLimit).unwrap_or(texts.len()),
         };
@@ -557,19 +512,14 @@ impl Preset {
             }
             numbers.push(Some(ways.len()));
             for call in &mut calls {
-                let is_of_machine = |name: &str| name == "cluster" || name == "device";
                 let keeps_state = state_of(call).is_some();
                 let takes = |name: &str| match call.name.as_str() {
-                    SHARDING if name == MEMORY_LIMIT => text.role == Role::WithinLimit,
                     // Where nothing is cut there is nothing to pin.
                     SHARDING if name == PINS => keeps_state && text.pipeline != WHOLE_STATE,
                     SHARDING if OPTIONS_OF_STATE.contains(&name) => keeps_state,
                     SHARDING => name != "objective" && name != MOST_MEMORY && name != STATE,
-                    DISTRIBUTING | PROPAGATING | PARTITIONING | SPLITTING => is_of_machine(name),
-                    CONVOLUTIONS_AS_PRODUCTS | CONVOLUTIONS_IN_PARTS => is_of_machine(name),
                     PADDING | FUSING => name == TF32.name,
-                    GATHERING_AGAIN => name == MEMORY_LIMIT,
-                    SEARCHING => is_of_machine(name) || OPTIONS_OF_SEARCH.contains(&name),
+                    SEARCHING => OPTIONS_OF_SEARCH.contains(&name),
                     _ => false,
                 };
                 let is_new = |name: &str| call.options.iter().all(|(known, _)| known != name);
@@ -582,12 +532,10 @@ impl Preset {
             let WayText { name, role, .. } = *text;
             let after = after.flatten();
             let (is_reference, is_last_resort) = (role == Role::Reference, role == Role::LastResort);
-            ways.push(Way { name, after, is_reference, is_last_resort, pipeline, passes });
+            // A sharding that the limit asks for is a way of its own.
+            let keeps_limit = role == Role::WithinLimit || !calls.iter().any(is_sharding);
+            ways.push(Way { name, after, is_reference, is_last_resort, keeps_limit, pipeline, passes });
         }
-        let device = Some(options.text("device")).filter(|device| !device.is_empty());
-        let machine = Machine::from_args(options.text("cluster"), device.unwrap_or(DEFAULT_DEVICE));
-        let machine = machine.map_err(|error| Failure::Usage(format!("--preset: {error}")))?;
-        let unknown_trip_count = options.int("unknown-trip-count").max(1) as u64;
         let takes_memory = self.options.iter().any(|option| option.name == MOST_MEMORY);
         let takes_least_memory = is_for_memory && matches!(self.by_memory, ByMemory::Least(_));
         let most_memory = match (takes_memory, is_for_memory) {
@@ -598,21 +546,10 @@ impl Preset {
         // Ways to partition are different programs, of which the first sends few bytes for certain; the others' gain is predicted.
         let partitions = takes_memory || self.options.iter().any(|option| option.name == DEVICES);
         let least_gain = if partitions { LEAST_GAIN_OF_PARTITION } else { LEAST_GAIN };
-        let frequency_options = FrequencyOptions { unknown_trip_count };
-        let leaves_out_failures = partitions || memory_limit.is_some();
+        let leaves_out_failures = partitions || target.memory_limit.is_some();
         // Our own back end runs a module as it is.
         let as_compiled: Option<AsCompiled> = (self.name != "gpu").then_some(as_xla_compiles);
-        Ok(Ways {
-            ways,
-            machine,
-            as_compiled,
-            frequency_options,
-            takes_least_memory,
-            most_memory,
-            memory_limit,
-            least_gain,
-            leaves_out_failures,
-        })
+        Ok(Ways { ways, target, as_compiled, takes_least_memory, most_memory, least_gain, leaves_out_failures })
     }
 }
 
@@ -657,12 +594,11 @@ mod tests {
 
     #[test]
     fn all_ways_keep_the_state_in_shards_that_the_user_says() {
-        let all = |text: &str| ways(&parse(text).expect("a preset"), None).expect("its ways").ways;
+        let target = Target { memory_limit: Some(1 << 30), ..Target::unnamed().expect("a target") };
+        let all = |text: &str| ways(&parse(text).expect("a preset"), target.clone()).expect("its ways").ways;
         for objective in ["time", "memory"] {
             for state in ["optimizer", "gradients", "parameters", "auto"] {
-                let found = all(&format!(
-                    "sharded-state{{objective={objective},state={state},memory-limit=1GiB,pins=[0:whole]}}"
-                ));
+                let found = all(&format!("sharded-state{{objective={objective},state={state},pins=[0:whole]}}"));
                 let said = format!("state={state}");
                 let is_of_state = |way: &&Way| way.pipeline.contains("state=");
                 let n_said = found.iter().filter(is_of_state).filter(|way| way.pipeline.contains(&said)).count();

@@ -123,7 +123,7 @@ fn a_slower_machine_makes_findings_dearer() {
         let facts: Value = serde_json::from_str(&audit(FAULT, &[&["--json"], args].concat()).stdout).expect("JSON");
         facts["findings"][0]["predicted_s"].as_f64().expect("seconds")
     };
-    assert!(seconds(&["--cluster", "[(node,2),(gpu,2)]"]) > seconds(&[]));
+    assert!(seconds(&["--machine", "[(node,2),(gpu,2)]"]) > seconds(&[]));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn wrong_usage_and_bad_input_are_clear_errors() {
     assert_eq!(unknown.code, 2);
     assert!(unknown.stderr.contains("did you mean `redundant-all-reduce`?"), "{}", unknown.stderr);
     assert_eq!(audit(FAULT, &["--max-peak-bytes", "lots"]).code, 2);
-    assert_eq!(audit(FAULT, &["--cluster", "[(gpu,3)]"]).code, 2);
+    assert_eq!(audit(FAULT, &["--machine", "[(gpu,3)]"]).code, 2);
     assert_eq!(audit_text(&[], b"").code, 2);
     assert_eq!(audit_text(&["-"], b"HloModule broken\n\nENTRY %main {").code, 1);
     assert_eq!(audit("nowhere.hlo", &[]).code, 1);

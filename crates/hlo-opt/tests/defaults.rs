@@ -73,10 +73,10 @@ fn a_configuration_above_the_file_gives_defaults_and_the_command_line_wins() {
     let quiet = run(&["-q", step], None);
     assert_eq!((quiet.status.code(), errors(&quiet)), (Some(0), String::new()));
 
-    std::fs::write(&config, "preset = \"data-parallel\"\ndevice = \"a100\"\n").expect("a configuration");
+    std::fs::write(&config, "preset = \"data-parallel\"\nmachine = \"a100:switch\"\n").expect("a configuration");
     let device = errors(&run(&[step], None));
     assert!(device.contains("time for 8 x a100, one switch"), "{device}");
-    assert!(device.contains("try --device a100 --preset sharded-state -o DIRECTORY"), "{device}");
+    assert!(device.contains("try --machine a100:switch --preset sharded-state -o DIRECTORY"), "{device}");
 
     std::fs::write(&config, "preset = \"data-parallel\"\nmachines = \"h100\"\n").expect("a configuration");
     let wrong = run(&[step], None);

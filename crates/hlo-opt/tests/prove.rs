@@ -86,7 +86,7 @@ fn what_cannot_be_compared_is_an_error() {
 
 #[test]
 fn passes_are_proved_one_by_one() {
-    let passes = "shard-weight-update{profit=always,min-bytes=0},dce,decompose-collectives{cluster=[(node,2),(gpu,4)],min-gain=0},\
+    let passes = "@machine=[(node,2),(gpu,4)];shard-weight-update{profit=always,min-bytes=0,partial=no},dce,decompose-collectives{min-gain=0},\
                   combine-collectives{mode=variadic}";
     let step = sample("programs/gpt2l_adam.hlo");
     let words = [

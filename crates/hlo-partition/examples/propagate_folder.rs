@@ -3,10 +3,10 @@
 
 use hlo_analysis::Analyses;
 use hlo_ir::print::{PrintOptions, print_module};
-use hlo_pass::PassCx;
 use hlo_pass::options::Options;
 use hlo_pass::pipeline::OptionValue;
 use hlo_pass::report::PassReport;
+use hlo_pass::{PassCx, Target};
 use std::error::Error;
 use std::path::Path;
 
@@ -37,7 +37,8 @@ fn propagated(path: &Path, order: &str) -> Result<String, Box<dyn Error>> {
     let pass = (info.build)(&options)?;
     let mut report = PassReport::new(info.name);
     let mut analyses = Analyses::default();
-    let mut cx = PassCx::new(&mut analyses, &mut report);
+    let target = Target::unnamed()?;
+    let mut cx = PassCx::new(&mut analyses, &mut report, &target);
     pass.run(&mut module, &mut cx).map_err(|error| format!("{name}: {}", error.diagnostic.message))?;
     hlo_ir::verify::verify(&module).map_err(|diags| format!("{name}: {diags:?}"))?;
     Ok(print_module(&module, &PrintOptions::default()))

@@ -39,7 +39,6 @@ use crate::mesh_layout::layout::{Layout, NamedMesh, write_n_devices};
 use crate::mesh_layout::names::{NamedClass, name_classes};
 use crate::mesh_layout::search::Solution;
 use crate::mesh_layout::text::{NamedAxis, parse_layout, parse_mesh};
-use crate::prices::MACHINE;
 use crate::propagate_shardings::claims::ClaimReader;
 use crate::propagate_shardings::emit::{plan_emission, texts};
 use crate::spmd_partition::{COMPUTE, ComputeRule, compute_rule, why_per_device};
@@ -47,7 +46,6 @@ use hlo_analysis::Preserved;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::shardy::Meshes;
-use hlo_mesh::Machine;
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Alternative, Decision};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -111,8 +109,6 @@ const OPTIONS: &[OptionInfo] = &[
         default: "best",
         help: "how the mesh lies on the cluster: the fastest order of its axes, or the given one, the first axis slowest",
     },
-    MACHINE[0],
-    MACHINE[1],
     COMPUTE,
 ];
 
@@ -155,24 +151,21 @@ pub(crate) struct AssignMeshLayout {
     axes: Vec<NamedAxis>,
     layout: WantedLayout,
     is_uneven_allowed: bool,
-    machine: Machine,
     /// By which rule the program is partitioned whose costs are told.
     rule: ComputeRule,
-    /// Whether orders of axes are tried: not on one switch, where all are alike.
+    /// Whether orders of axes are tried.
     tries_orders: bool,
 }
 
 impl AssignMeshLayout {
     fn new(options: &Options) -> Result<AssignMeshLayout, Box<dyn std::error::Error>> {
-        let cluster = options.text("cluster");
         Ok(AssignMeshLayout {
             names: options.text("names").to_string(),
             axes: parse_mesh(options.text("mesh"))?,
             layout: WantedLayout::new(options)?,
             is_uneven_allowed: !options.flag("even"),
-            machine: Machine::from_args(cluster, options.text("device"))?,
             rule: compute_rule(options),
-            tries_orders: options.text("order") == "best" && !cluster.is_empty(),
+            tries_orders: options.text("order") == "best",
         })
     }
 
@@ -202,7 +195,8 @@ impl AssignMeshLayout {
     ) -> Result<Assigned, PassError> {
         let given: Vec<usize> = (0..self.axes.len()).collect();
         let mut orders = vec![given.clone()];
-        if self.tries_orders {
+        // At one switch all orders are alike.
+        if self.tries_orders && cx.target.machine.cluster().is_some() {
             orders = permutations(&given);
             // Too many to try: the given one.
             orders.truncate(if orders.len() > MOST_ORDERS { 1 } else { MOST_ORDERS });
@@ -212,7 +206,7 @@ impl AssignMeshLayout {
         for order in orders {
             let assigned = self.assigned(program, layout, &order)?;
             let options = cx.analyses.frequency_options;
-            let how = (&self.machine, self.rule);
+            let how = (&cx.target.machine, self.rule);
             let forecast = match Forecast::of(assigned.module.clone(), &assigned.mesh, how, options, cx.deadline) {
                 Ok(forecast) => Some(forecast),
                 Err(PartitionError::OutOfTime(error)) => return Err(error.into()),
@@ -343,7 +337,7 @@ impl AssignMeshLayout {
                 let way = Solution { axis_of, ..best.clone() };
                 let assigned = self.assigned(program, &auto.layout(classes, &way), &order)?;
                 let options = cx.analyses.frequency_options;
-                let how = (&self.machine, self.rule);
+                let how = (&cx.target.machine, self.rule);
                 let forecast = Forecast::of(assigned.module, &assigned.mesh, how, options, cx.deadline)?;
                 if forecast.time.critical_path_s < least_s {
                     least_s = forecast.time.critical_path_s;

@@ -7,10 +7,10 @@
 use crate::error::PartitionError;
 use crate::mesh::ModuleMesh;
 use crate::sharding::{ArraySharding, Atom, AtomList};
-use hlo_cluster::{Cluster, ClusterError, CollectiveCost};
+use hlo_cluster::{Cluster, CollectiveCost};
 use hlo_ir::ArrayShape;
 use hlo_ir::diag::Entity;
-use hlo_mesh::{DEFAULT_DEVICE, Exchange, KernelWork, Machine, Network, SizeMismatch};
+use hlo_mesh::{Exchange, KernelWork, Machine, Network, SizeMismatch};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use indexmap::IndexMap;
 use std::cell::RefCell;
@@ -23,54 +23,32 @@ pub(crate) const PRICE: OptionInfo = OptionInfo {
     help: "what decides: bytes that a device receives, or time on the machine",
 };
 
-/// The options that say which machine `price=time` is about.
-pub(crate) const MACHINE: [OptionInfo; 2] = [
-    OptionInfo {
-        name: "cluster",
-        kind: OptionKind::Text,
-        default: "",
-        help: "price=time: how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; empty: one switch",
-    },
-    OptionInfo {
-        name: "device",
-        kind: OptionKind::Text,
-        default: DEFAULT_DEVICE,
-        help: "price=time: what every device is",
-    },
-];
-
 /// What decides, as options say.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Price {
     /// Bytes that a device receives; one more collective counts as so many.
     Bytes { launch: i64 },
-    /// Seconds on a machine.
-    Time(Box<Machine>),
+    /// Seconds on the machine.
+    Time,
 }
 
 impl Price {
-    /// What the options [`PRICE`] and [`MACHINE`] say.
-    ///
-    /// # Errors
-    /// A description of a machine that cannot be read.
-    pub(crate) fn new(options: &Options, launch: i64) -> Result<Price, ClusterError> {
+    /// What the option [`PRICE`] says.
+    pub(crate) fn new(options: &Options, launch: i64) -> Price {
         match options.text(PRICE.name) {
-            "time" => {
-                let machine = Machine::from_args(options.text("cluster"), options.text("device"));
-                machine.map(|machine| Price::Time(Box::new(machine)))
-            }
-            _ => Ok(Price::Bytes { launch }),
+            "time" => Price::Time,
+            _ => Price::Bytes { launch },
         }
     }
 
-    /// Prices between so many devices.
+    /// Prices between so many devices of a machine.
     ///
     /// # Errors
     /// The machine has another number of devices.
-    pub(crate) fn of_devices(&self, n_devices: usize) -> Result<Prices, PartitionError> {
+    pub(crate) fn of_devices(self, machine: &Machine, n_devices: usize) -> Result<Prices, PartitionError> {
         match self {
-            Price::Bytes { launch } => Ok(Prices::Bytes { launch: *launch as f64 }),
-            Price::Time(machine) => TimePrices::new((**machine).clone(), n_devices)
+            Price::Bytes { launch } => Ok(Prices::Bytes { launch: launch as f64 }),
+            Price::Time => TimePrices::new(machine.clone(), n_devices)
                 .map(|prices| Prices::Time(Box::new(prices)))
                 .map_err(|error| PartitionError::about("machine", Entity::Module, error.to_string())),
         }

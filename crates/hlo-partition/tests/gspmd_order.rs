@@ -3,10 +3,10 @@
 use hlo_analysis::Analyses;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
-use hlo_pass::PassCx;
 use hlo_pass::options::Options;
 use hlo_pass::pipeline::OptionValue;
 use hlo_pass::report::PassReport;
+use hlo_pass::{PassCx, Target};
 
 fn propagated(text: &str) -> String {
     let parsed = hlo_text::parse_module(text);
@@ -16,7 +16,8 @@ fn propagated(text: &str) -> String {
     let pass = (info.build)(&Options::check(info.name, info.options, &order).expect("options")).expect("a pass");
     let mut report = PassReport::new(info.name);
     let mut analyses = Analyses::default();
-    let mut cx = PassCx::new(&mut analyses, &mut report);
+    let target = Target::unnamed().expect("a target");
+    let mut cx = PassCx::new(&mut analyses, &mut report, &target);
     pass.run(&mut module, &mut cx).unwrap_or_else(|error| panic!("{:?}", error.diagnostic));
     hlo_ir::verify::verify(&module).unwrap_or_else(|diags| panic!("{diags:?}"));
     print_module(&module, &PrintOptions::default())

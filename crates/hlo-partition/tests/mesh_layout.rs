@@ -5,7 +5,7 @@ use hlo_analysis::Analyses;
 use hlo_ir::Module;
 use hlo_pass::options::Options;
 use hlo_pass::report::PassReport;
-use hlo_pass::{PassCx, PassError};
+use hlo_pass::{PassCx, PassError, Target};
 
 /// Two layers, forward and backward: `b = 64`, `io = 256`, `h = 1024`.
 const TWO_LAYERS: &str = include_str!("../../../ir-samples/passes/assign-mesh-layout/two-layers.hlo");
@@ -30,7 +30,8 @@ fn run(module: &mut Module, pass: &str, options: &[(&str, &str)]) -> Result<Pass
     let pass = (info.build)(&options).expect("a pass");
     let mut report = PassReport::new(info.name);
     let mut analyses = Analyses::default();
-    let mut cx = PassCx::new(&mut analyses, &mut report);
+    let target = Target::unnamed().expect("a target");
+    let mut cx = PassCx::new(&mut analyses, &mut report, &target);
     pass.run(module, &mut cx)?;
     hlo_ir::verify::verify(module).unwrap_or_else(|diags| panic!("{diags:?}"));
     Ok(report)

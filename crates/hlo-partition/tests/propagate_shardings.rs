@@ -5,7 +5,7 @@ use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_pass::options::Options;
 use hlo_pass::report::PassReport;
-use hlo_pass::{Changed, PassCx};
+use hlo_pass::{Changed, PassCx, Target};
 
 fn parse(text: &str) -> Module {
     let parsed =
@@ -26,7 +26,8 @@ fn propagated(text: &str, options: &[(&str, &str)]) -> (Module, PassReport) {
     let mut module = parse(text);
     let mut report = PassReport::new(info.name);
     let mut analyses = Analyses::default();
-    let mut cx = PassCx::new(&mut analyses, &mut report);
+    let target = Target::unnamed().expect("a target");
+    let mut cx = PassCx::new(&mut analyses, &mut report, &target);
     let changed = pass.run(&mut module, &mut cx).unwrap_or_else(|e| panic!("{:?}", e.diagnostic));
     hlo_ir::verify::verify(&module).unwrap_or_else(|diags| panic!("{diags:?}\n{}", printed(&module)));
     assert_eq!(changed == Changed::No, printed(&module) == printed(&parse(text)), "whether it changed");

@@ -3,9 +3,9 @@
 use hlo_analysis::Analyses;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
-use hlo_pass::PassCx;
 use hlo_pass::options::Options;
 use hlo_pass::report::{Artifact, PassReport};
+use hlo_pass::{PassCx, Target};
 
 fn parse(text: &str) -> Module {
     let parsed =
@@ -26,7 +26,8 @@ fn run(module: &Module, name: &str, options: &[(&str, &str)]) -> Result<(Module,
     let mut module = module.clone();
     let mut report = PassReport::new(info.name);
     let mut analyses = Analyses::default();
-    let mut cx = PassCx::new(&mut analyses, &mut report);
+    let target = Target::unnamed().expect("a target");
+    let mut cx = PassCx::new(&mut analyses, &mut report, &target);
     pass.run(&mut module, &mut cx).map_err(|error| error.diagnostic.message)?;
     hlo_ir::verify::verify(&module).unwrap_or_else(|diags| panic!("{diags:?}"));
     Ok((module, report))

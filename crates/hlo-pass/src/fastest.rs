@@ -7,9 +7,9 @@
 use crate::report::{Candidate, FailedWay, WayChoice};
 use crate::runner::{BoundPass, RunError, RunOptions, RunSummary, run_pipeline};
 use crate::threads::in_threads;
-use crate::{Deadline, MEMORY_LIMIT_RULE, PassError};
+use crate::{Deadline, MEMORY_LIMIT_RULE, PassError, Target};
 use hlo_analysis::Analyses;
-use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
+use hlo_analysis::frequency::Frequencies;
 use hlo_analysis::time::{ModuleTime, predict};
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
@@ -44,6 +44,8 @@ pub struct Way {
     pub is_reference: bool,
     /// Whether it is taken only if every other way needs more memory than it may.
     pub is_last_resort: bool,
+    /// Whether its passes keep the target's memory limit; if not, the limit only decides whether the way is left out.
+    pub keeps_limit: bool,
     /// Its passes as `--pass` takes them.
     pub pipeline: String,
     /// Its passes.
@@ -54,19 +56,16 @@ pub struct Way {
 pub struct Ways {
     /// The ways; each comes after the one that it begins with.
     pub ways: Vec<Way>,
-    /// The machine that runs the module.
-    pub machine: Machine,
+    /// The machine that runs the module, how often loops run where the module does not say, and the bytes that a way's module
+    /// may take at its peak.
+    pub target: Target,
     /// Gives the module that the compiler makes of a way's module, or `None` if it changes nothing. Times are those of that module.
     /// Absent where our own back end runs the module.
     pub as_compiled: Option<AsCompiled>,
-    /// How often loops run where the module does not say.
-    pub frequency_options: FrequencyOptions,
     /// Whether the way with the least peak memory is taken, and the fastest only of several with the same.
     pub takes_least_memory: bool,
     /// How much peak memory a way may need; `None` if memory does not count.
     pub most_memory: Option<MemoryBound>,
-    /// Bytes that a way's module may take at its peak; `None` if there is no limit.
-    pub memory_limit: Option<u64>,
     /// The least share of the predicted time that another way than the first has to save.
     pub least_gain: f64,
     /// Whether a way that fails is left out while another one can be taken.
@@ -143,10 +142,12 @@ impl Ways {
         analyses: &mut Analyses,
         options: RunOptions<'_>,
     ) -> Result<(RunSummary, WayChoice), RunError> {
-        let RunOptions { check, after_pass, measures_peaks, deadline } = options;
-        let measures_peaks =
-            measures_peaks || self.most_memory.is_some() || self.memory_limit.is_some() || self.takes_least_memory;
-        let plain = || RunOptions { check, after_pass: None, measures_peaks, deadline };
+        let RunOptions { check, after_pass, measures_peaks, deadline, .. } = options;
+        let measures_peaks = measures_peaks
+            || self.most_memory.is_some()
+            || self.target.memory_limit.is_some()
+            || self.takes_least_memory;
+        let plain = || RunOptions { check, measures_peaks, deadline, ..RunOptions::default() };
         let slots: Vec<Slot> = self.ways.iter().map(|_| Slot::default()).collect();
         let mut errors = Vec::new();
         if let Some(after_pass) = after_pass {
@@ -175,7 +176,7 @@ impl Ways {
         let (numbers, candidates): (Vec<usize>, Vec<Candidate>) =
             known.map(|(number, figures)| (number, self.candidate(number, figures))).unzip();
         let place = numbers.iter().position(|&number| number == chosen).unwrap_or(0);
-        let choice = WayChoice { machine: self.machine.to_string(), candidates, chosen: place, failed };
+        let choice = WayChoice { machine: self.target.machine.to_string(), candidates, chosen: place, failed };
         let mut summary = RunSummary::default();
         for (place, number) in self.chain_to(chosen).into_iter().rev().enumerate() {
             let Some(outcome) = outcomes[number].take() else { return Ok((RunSummary::default(), choice)) };
@@ -196,12 +197,29 @@ impl Ways {
     }
 
     /// The passes that the module went through on the way with this name: those of the ways that it continues, then its own.
-    /// Without a name all ways run one after the other.
-    pub fn passes_of(&self, name: Option<&str>) -> Vec<&BoundPass> {
-        let Some(name) = name else { return self.ways.iter().flat_map(|way| &way.passes).collect() };
+    /// Without a name all ways run one after the other. Each pass with what it runs for.
+    pub fn passes_of(&self, name: Option<&str>) -> Vec<(&BoundPass, Target)> {
+        let of = |way: &'_ Way| -> Target { self.target_of(way) };
+        let ways = self.numbers_of(name).into_iter().map(|number| &self.ways[number]);
+        ways.flat_map(|way| way.passes.iter().map(move |pass| (pass, of(way)))).collect()
+    }
+
+    /// As [`Ways::passes_of`].
+    pub fn into_passes_of(mut self, name: Option<&str>) -> Vec<(BoundPass, Target)> {
+        let mut passes = Vec::new();
+        for number in self.numbers_of(name) {
+            let target = self.target_of(&self.ways[number]);
+            let own = std::mem::take(&mut self.ways[number].passes);
+            passes.extend(own.into_iter().map(|pass| (pass, target.clone())));
+        }
+        passes
+    }
+
+    /// The ways that run for the one with this name; all without a name.
+    fn numbers_of(&self, name: Option<&str>) -> Vec<usize> {
+        let Some(name) = name else { return (0..self.ways.len()).collect() };
         let number = self.ways.iter().position(|way| way.name == name);
-        let numbers = number.map_or_else(Vec::new, |number| self.chain_to(number));
-        numbers.into_iter().flat_map(|number| &self.ways[number].passes).collect()
+        number.map_or_else(Vec::new, |number| self.chain_to(number))
     }
 
     /// Forgets the figures of ways that take more than the limit at their peak, and says so. `least_failed` is the
@@ -215,7 +233,7 @@ impl Ways {
         figures: &mut [Option<Figures>],
         least_failed: Option<u64>,
     ) -> Result<Vec<FailedWay>, RunError> {
-        let Some(limit) = self.memory_limit else { return Ok(Vec::new()) };
+        let Some(limit) = self.target.memory_limit else { return Ok(Vec::new()) };
         let (mut failed, mut least) = (Vec::new(), least_failed.unwrap_or(u64::MAX));
         for (way, figures) in self.ways.iter().zip(figures.iter_mut()).filter(|(way, _)| !way.is_reference) {
             let peak = figures.as_ref().and_then(|figures| figures.peak_bytes).filter(|&bytes| bytes > limit);
@@ -343,17 +361,22 @@ impl Ways {
         Ok(Outcome { same_as: same_as.map(|after| before.same_as.unwrap_or(after)), ..outcome })
     }
 
+    /// The target of a way's passes.
+    pub fn target_of(&self, way: &Way) -> Target {
+        Target { memory_limit: self.target.memory_limit.filter(|_| way.keeps_limit), ..self.target.clone() }
+    }
+
     /// Runs a way's own passes.
     fn begun(
         &self,
         way: &Way,
         (module, analyses): (&Module, &Analyses),
-        options: RunOptions<'_>,
+        mut options: RunOptions<'_>,
     ) -> Result<Outcome, RunError> {
         let (mut module, mut analyses) = (module.clone(), analyses.clone());
-        analyses.frequency_options = self.frequency_options;
+        let target = self.target_of(way);
+        let options = RunOptions { target: Some(&target), ..options.again() };
         let summary = run_pipeline(&mut module, &mut analyses, &way.passes, options)?;
-        analyses.frequency_options = self.frequency_options;
         Ok(Outcome { module, analyses, summary, same_as: None })
     }
 
@@ -384,12 +407,12 @@ impl Ways {
             module: Box::new(module.clone()),
         };
         deadline.check().map_err(|error| fail(PassError::from(error).diagnostic))?;
-        let compiled = self.as_compiled.and_then(|compile| compile(module, &self.machine));
+        let compiled = self.as_compiled.and_then(|compile| compile(module, &self.target.machine));
         let frequencies = match &compiled {
-            Some(compiled) => Arc::new(Frequencies::compute(compiled, self.frequency_options)),
+            Some(compiled) => Arc::new(Frequencies::compute(compiled, self.target.frequency)),
             None => analyses.frequencies(module),
         };
-        predict(compiled.as_ref().unwrap_or(module), &frequencies, &self.machine)
+        predict(compiled.as_ref().unwrap_or(module), &frequencies, &self.target.machine)
             .map_err(|error| fail(Diagnostic::about("machine-size", Entity::Module, error.to_string())))
     }
 

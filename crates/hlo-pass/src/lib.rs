@@ -2,14 +2,15 @@
 
 mod deadline;
 pub mod fastest;
-pub mod machine;
 pub mod options;
 pub mod pipeline;
 pub mod report;
 pub mod runner;
+mod target;
 pub mod threads;
 
 pub use deadline::{Deadline, OutOfTime};
+pub use target::{Target, TargetSpec};
 
 use hlo_analysis::{Analyses, Preserved};
 use hlo_ir::Module;
@@ -57,6 +58,8 @@ pub struct PassCx<'a> {
     pub analyses: &'a mut Analyses,
     /// What the pass decided and why.
     pub report: &'a mut PassReport,
+    /// The machine, trip counts and memory of a device that the pass prices for and keeps.
+    pub target: &'a Target,
     /// Whether the report's peaks of memory are wanted.
     pub measures_peaks: bool,
     /// When the pass is to stop. Passes that search, and those with a round for each of many instructions, poll it.
@@ -65,8 +68,8 @@ pub struct PassCx<'a> {
 
 impl<'a> PassCx<'a> {
     /// A context without an end of time, in which no peaks of memory are wanted.
-    pub fn new(analyses: &'a mut Analyses, report: &'a mut PassReport) -> PassCx<'a> {
-        PassCx { analyses, report, measures_peaks: false, deadline: Deadline::default() }
+    pub fn new(analyses: &'a mut Analyses, report: &'a mut PassReport, target: &'a Target) -> PassCx<'a> {
+        PassCx { analyses, report, target, measures_peaks: false, deadline: Deadline::default() }
     }
 
     /// Whether the time is over: a search that has a result may then give it.

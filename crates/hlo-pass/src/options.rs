@@ -3,6 +3,9 @@
 use crate::pipeline::{OptionValue, PipelineError};
 use indexmap::IndexMap;
 
+/// What may be said of the target of all passes: settings in front of a pipeline, and options of the command line.
+pub const SETTINGS: [&str; 3] = ["machine", "unknown-trip-count", "memory-limit"];
+
 /// An option that a pass takes.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionInfo {
@@ -51,6 +54,11 @@ impl Options {
         let mut seen: Vec<&'static str> = Vec::new();
         for (name, value) in given {
             let Some(info) = infos.iter().find(|i| i.name == name.replace('_', "-")) else {
+                if let Some(said) = said_of_target(&name.replace('_', "-"), &value.as_text()) {
+                    return Err(PipelineError::new(format!(
+                        "`{pass}` has no option `{name}`: one target is said for all passes, as --{said}"
+                    )));
+                }
                 let names = infos.iter().map(|i| i.name);
                 return Err(PipelineError::unknown(&format!("option of `{pass}`"), name, names));
             };
@@ -88,6 +96,16 @@ impl Options {
     pub fn flag(&self, name: &str) -> bool {
         self.text(name) == "true"
     }
+}
+
+/// How the command line says what an option about the target would say: `machine a100:switch, or in front of --pass as …`.
+fn said_of_target(option: &str, value: &str) -> Option<String> {
+    let (setting, value) = match option {
+        "cluster" => ("machine", value.to_string()),
+        "device" => ("machine", format!("{value}:switch")),
+        option => (SETTINGS.into_iter().find(|setting| *setting == option)?, value.to_string()),
+    };
+    Some(format!("{setting} '{value}', or in front of --pass as '@{setting}={value};…'"))
 }
 
 impl OptionKind {

@@ -1,4 +1,4 @@
-//! Pipeline strings such as `shard-weight-update{min-bytes=4KiB},dce`, read with a small pest grammar (`pipeline.pest`).
+//! Pipeline strings such as `@machine=h200:2;shard-weight-update{min-bytes=4KiB},dce`, read with a small pest grammar (`pipeline.pest`).
 
 use pest::Parser;
 use pest::iterators::Pair;
@@ -16,6 +16,33 @@ mod grammar {
 
 /// Longest pipeline string that is read; nesting is bounded by it.
 const MAX_LEN: usize = 16 << 10;
+
+/// A pipeline as given: settings of its target in front, then its passes.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Pipeline {
+    /// Settings in order, not yet read.
+    pub settings: Vec<(String, String)>,
+    /// Passes in order.
+    pub calls: Vec<PassCall>,
+}
+
+impl Pipeline {
+    /// Reads a pipeline string.
+    ///
+    /// # Errors
+    /// Place, expected and found.
+    pub fn parse(text: &str) -> Result<Pipeline, PipelineError> {
+        let mut pipeline = Pipeline::default();
+        for pair in pairs(text)? {
+            match pair.as_rule() {
+                Rule::setting => pipeline.settings.push(setting(pair)),
+                Rule::pass => pipeline.calls.push(pass_call(pair)),
+                _ => {}
+            }
+        }
+        Ok(pipeline)
+    }
+}
 
 /// One pass of a pipeline with its options as given.
 #[derive(Clone, PartialEq, Debug)]
@@ -109,11 +136,19 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
         .map(|(_, c)| c)
 }
 
-/// Reads a pipeline string.
+/// Reads a pipeline string without settings, as presets are made of.
 ///
 /// # Errors
-/// Place, expected and found.
+/// Place, expected and found; a setting.
 pub fn parse_pipeline(text: &str) -> Result<Vec<PassCall>, PipelineError> {
+    let Pipeline { settings, calls } = Pipeline::parse(text)?;
+    match settings.first() {
+        Some((name, _)) => Err(PipelineError(format!("expected passes alone, found the setting `@{name}`"))),
+        None => Ok(calls),
+    }
+}
+
+fn pairs(text: &str) -> Result<impl Iterator<Item = Pair<'_, Rule>>, PipelineError> {
     if text.len() > MAX_LEN {
         return Err(PipelineError(format!("expected at most {MAX_LEN} bytes of pipeline, found {}", text.len())));
     }
@@ -127,8 +162,13 @@ pub fn parse_pipeline(text: &str) -> Result<Vec<PassCall>, PipelineError> {
     }
     let mut pairs =
         Grammar::parse(Rule::pipeline, text).map_err(|e| PipelineError(format!("pipeline string:\n{e}")))?;
-    let pipeline = pairs.next().map(Pair::into_inner);
-    Ok(pipeline.into_iter().flatten().filter(|p| p.as_rule() == Rule::pass).map(pass_call).collect())
+    Ok(pairs.next().map(Pair::into_inner).into_iter().flatten())
+}
+
+fn setting(pair: Pair<'_, Rule>) -> (String, String) {
+    let mut inner = pair.into_inner();
+    let name = inner.next().map_or(String::new(), |n| n.as_str().into());
+    (name, inner.next().map_or(String::new(), |pair| value(pair).as_text()))
 }
 
 fn pass_call(pair: Pair<'_, Rule>) -> PassCall {
@@ -197,6 +237,19 @@ mod tests {
             let calls = parse_pipeline(text).unwrap();
             assert_eq!(calls[0].to_string(), text);
         }
+    }
+
+    #[test]
+    fn settings_stand_in_front() {
+        let text = "@machine=a100:[(node,2),(gpu,8)]; @memory-limit = 30GiB;dce,cse";
+        let pipeline = Pipeline::parse(text).unwrap();
+        let settings = [("machine", "a100:[(node,2),(gpu,8)]"), ("memory-limit", "30GiB")];
+        assert_eq!(pipeline.settings, settings.map(|(name, value)| (name.to_string(), value.to_string())));
+        assert_eq!(pipeline.calls.len(), 2);
+        assert!(parse_pipeline(text).unwrap_err().to_string().contains("found the setting `@machine`"));
+        assert!(Pipeline::parse("dce;@machine=h100").is_err());
+        let file = Pipeline::parse("@machine=\"name = 'x'; device = 'h100'\";dce").unwrap();
+        assert_eq!(file.settings[0].1, "name = 'x'; device = 'h100'");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Runs a pipeline: times each pass, verifies after a change, and with `check` holds each pass to its contract.
 
-use crate::pipeline::{PassCall, PipelineError};
+use crate::pipeline::{PassCall, Pipeline, PipelineError};
 use crate::report::{Decision, PassReport};
-use crate::{Changed, Deadline, Options, Pass, PassCx, PassError, PassInfo, deadline};
+use crate::{Changed, Deadline, Options, Pass, PassCx, PassError, PassInfo, Target, deadline};
 use hlo_analysis::frequency::Frequencies;
 use hlo_analysis::in_flight::meetings;
 use hlo_analysis::memory::memory_sizes;
@@ -46,6 +46,20 @@ pub fn bind(calls: &[PassCall], registry: &[&'static PassInfo]) -> Result<Vec<Bo
         .collect()
 }
 
+/// Reads a pipeline, settings included, for a module on `n_devices` devices.
+///
+/// # Errors
+/// As [`Pipeline::parse`] and [`bind`]; a machine that cannot have so many devices.
+pub fn bind_text(
+    text: &str,
+    registry: &[&'static PassInfo],
+    n_devices: usize,
+) -> Result<(Vec<BoundPass>, Target), PipelineError> {
+    let pipeline = Pipeline::parse(text)?;
+    let target = pipeline.target_spec()?.target(n_devices).map_err(|error| PipelineError::new(error.to_string()))?;
+    Ok((bind(&pipeline.calls, registry)?, target))
+}
+
 /// Called with a pass's name and the module it left.
 pub type AfterPass<'a> = &'a mut dyn FnMut(&str, &Module);
 
@@ -60,6 +74,8 @@ pub struct RunOptions<'a> {
     pub measures_peaks: bool,
     /// When to stop: between passes, and within those that poll it.
     pub deadline: Deadline,
+    /// The machine, trip counts and limit; [`Target::unnamed`] with the analyses' trip counts if absent.
+    pub target: Option<&'a Target>,
 }
 
 impl RunOptions<'_> {
@@ -69,7 +85,8 @@ impl RunOptions<'_> {
             Some(hook) => Some(&mut **hook),
             None => None,
         };
-        RunOptions { check: self.check, after_pass, measures_peaks: self.measures_peaks, deadline: self.deadline }
+        let RunOptions { check, measures_peaks, deadline, target, .. } = *self;
+        RunOptions { check, after_pass, measures_peaks, deadline, target }
     }
 }
 
@@ -135,6 +152,11 @@ pub fn run_pipeline(
     mut options: RunOptions<'_>,
 ) -> Result<RunSummary, RunError> {
     let mut summary = RunSummary::default();
+    let target = match options.target {
+        Some(target) => target.clone(),
+        None => Target { frequency: analyses.frequency_options, ..unnamed(module)? },
+    };
+    analyses.frequency_options = target.frequency;
     for bound in passes {
         let started = Instant::now();
         let mut work = module.clone();
@@ -150,6 +172,7 @@ pub fn run_pipeline(
         let mut cx = PassCx {
             analyses: of_split.as_mut().unwrap_or(analyses),
             report: &mut report,
+            target: &target,
             measures_peaks: options.measures_peaks,
             deadline: options.deadline,
         };
@@ -201,6 +224,15 @@ pub fn run_pipeline(
         }
     }
     Ok(summary)
+}
+
+fn unnamed(module: &Module) -> Result<Target, RunError> {
+    Target::unnamed().map_err(|error| RunError {
+        pass: "machine",
+        diagnostics: vec![Diagnostic::about("machine", Entity::Module, error.to_string())],
+        least_bytes: None,
+        module: Box::new(module.clone()),
+    })
 }
 
 /// Splits the all-reduces of several arrays in a module for a pass that looks at single ones; a decision for each.

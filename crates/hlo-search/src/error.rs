@@ -1,6 +1,5 @@
 //! The catalogue of errors: why no plan is searched for, or none is found.
 
-use hlo_cluster::ClusterError;
 use hlo_ir::diag::Entity;
 use hlo_ir::{InstId, Module, Opcode};
 use hlo_mesh::SizeMismatch;
@@ -21,8 +20,6 @@ pub enum SearchError {
         /// What it does.
         opcode: Opcode,
     },
-    /// The cluster or the device of the options has no meaning.
-    Machine(ClusterError),
     /// The machine has another number of devices.
     OtherSize(SizeMismatch),
     /// An option has a value that it cannot have.
@@ -119,7 +116,7 @@ impl SearchError {
     pub fn rule(&self) -> &'static str {
         match self {
             SearchError::NoEntry | SearchError::ManualWork { .. } => "search",
-            SearchError::Machine(_) | SearchError::OtherSize(_) => "machine",
+            SearchError::OtherSize(_) => "machine",
             SearchError::Option { .. } => "option",
             SearchError::PinsSyntax { .. }
             | SearchError::SharedName { .. }
@@ -140,7 +137,6 @@ impl SearchError {
         match self {
             SearchError::ManualWork { inst, .. } | SearchError::DependsOnItself { inst, .. } => Entity::Inst(*inst),
             SearchError::NoEntry
-            | SearchError::Machine(_)
             | SearchError::OtherSize(_)
             | SearchError::Option { .. }
             | SearchError::PinsSyntax { .. }
@@ -168,7 +164,6 @@ impl fmt::Display for SearchError {
                  itself how its devices work",
                 opcode.name()
             ),
-            SearchError::Machine(error) => error.fmt(f),
             SearchError::OtherSize(error) => error.fmt(f),
             SearchError::Option { name, expected, found } => {
                 write!(f, "option `{name}`: expected {expected}, found {found}")

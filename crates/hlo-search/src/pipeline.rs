@@ -387,7 +387,7 @@ mod tests {
         let module = hlo_text::parse_bytes(text.as_bytes()).expect("a module").module;
         let frequencies = Frequencies::compute(&module, FrequencyOptions::default());
         let program = Program::read(&module, &frequencies).expect("a program");
-        let machine = Machine::from_args("", "h100").expect("a machine");
+        let machine = Machine::parse("h100:switch", 1).expect("a machine");
         find_pipelines(&program, &machine, &machine.network(2).expect("links"), 2, None)
     }
 
@@ -441,7 +441,7 @@ mod tests {
         let module = hlo_text::parse_bytes(four_layers().as_bytes()).expect("a module").module;
         let frequencies = Frequencies::compute(&module, FrequencyOptions::default());
         let program = Program::read(&module, &frequencies).expect("a program");
-        let machine = Machine::from_args("", "h100").expect("a machine");
+        let machine = Machine::parse("h100:switch", 1).expect("a machine");
         let links = machine.network(2).expect("links");
         let found = find_pipelines(&program, &machine, &links, 2, None);
         let [pipeline] = found.as_slice() else { panic!("one number of stages divides two devices, found {found:?}") };

@@ -6,8 +6,8 @@ use crate::mesh::MOST_AXES;
 use crate::network::Evenness;
 use crate::regions::Regions;
 use crate::stack_branches::StateForm;
-use hlo_mesh::{DEFAULT_DEVICE, Machine};
-
+use hlo_mesh::Machine;
+use hlo_pass::Target;
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 
 pub(crate) const OPTIONS: &[OptionInfo] = &[
@@ -15,15 +15,8 @@ pub(crate) const OPTIONS: &[OptionInfo] = &[
         name: "devices",
         kind: OptionKind::Int,
         default: "0",
-        help: "number of devices; 0: those of the cluster, 8 without one",
+        help: "number of devices; 0: those of the machine, 8 at one switch",
     },
-    OptionInfo {
-        name: "cluster",
-        kind: OptionKind::Text,
-        default: "",
-        help: "how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; empty: one switch",
-    },
-    OptionInfo { name: "device", kind: OptionKind::Text, default: DEFAULT_DEVICE, help: "what every device is" },
     OptionInfo {
         name: "effort",
         kind: OptionKind::Float,
@@ -42,12 +35,6 @@ pub(crate) const OPTIONS: &[OptionInfo] = &[
         kind: OptionKind::Text,
         default: "",
         help: "only these meshes: 4x6, or 2x2x6;4x6; empty: all",
-    },
-    OptionInfo {
-        name: "memory-limit",
-        kind: OptionKind::Int,
-        default: "0",
-        help: "bytes that a device has for the step: 30GiB; 0: no limit",
     },
     OptionInfo {
         name: "plan",
@@ -162,10 +149,13 @@ pub const MOST_DEVICES: i64 = 1 << 16;
 const DEFAULT_DEVICES: i64 = 8;
 
 impl SearchOptions {
-    pub(crate) fn of(options: &Options) -> Result<SearchOptions, SearchError> {
+    /// What the options of the pass say, for a target.
+    ///
+    /// # Errors
+    /// A value that an option cannot have, or that does not go with another one.
+    pub(crate) fn of(options: &Options, target: &Target) -> Result<SearchOptions, SearchError> {
         let wrong = |name: &'static str, expected: String, found: String| SearchError::Option { name, expected, found };
-        let machine =
-            Machine::from_args(options.text("cluster"), options.text("device")).map_err(SearchError::Machine)?;
+        let machine = target.machine.clone();
         let of_cluster = machine.cluster().map(|cluster| i64::from(cluster.n_devices()));
         let n_devices = match options.int("devices") {
             0 => of_cluster.unwrap_or(DEFAULT_DEVICES),
@@ -178,11 +168,8 @@ impl SearchOptions {
         if !(1..=MOST_AXES as i64).contains(&axes) {
             return Err(wrong("axes", format!("1 to {MOST_AXES}"), axes.to_string()));
         }
-        if let Some(name) = ["memory-limit", "draw"].into_iter().find(|name| options.int(name) < 0) {
-            return Err(wrong(name, "0 or more".into(), options.int(name).to_string()));
-        }
         let draw = Some(options.int("draw").unsigned_abs()).filter(|&seed| seed > 0);
-        let memory_limit = Some(options.int("memory-limit").unsigned_abs()).filter(|&bytes| bytes > 0);
+        let memory_limit = target.memory_limit;
         // A plan by chance keeps nothing.
         let keeps = memory_limit.is_some() || !options.text("pins").is_empty() || options.text("plan") != "best";
         if draw.is_some() && keeps {

@@ -28,26 +28,32 @@ use crate::plan_parallel::{Asked, Searched, plan_parallel};
 use crate::search_options::{OPTIONS, SearchOptions};
 use hlo_analysis::Preserved;
 use hlo_ir::Module;
-use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
+use hlo_pass::options::Options;
+use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo, Target};
 
 /// The pass as the command line knows it.
 pub(crate) static INFO: PassInfo = PassInfo {
     name: "search-parallelization",
     help: "find the parallel plan of least modelled time for a global program, with a bound that says how far from the best it is",
     options: OPTIONS,
-    build: |options| Ok(Box::new(SearchParallelization { asked: SearchOptions::of(options)? })),
+    build: |options| {
+        SearchOptions::of(options, &Target::unnamed()?)?;
+        Ok(Box::new(SearchParallelization { options: options.clone() }))
+    },
 };
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct SearchParallelization {
-    asked: SearchOptions,
+    /// Options that were read once: no value is wrong for any target.
+    options: Options,
 }
 
 impl Pass for SearchParallelization {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let deadline = cx.deadline;
-        let asked = Asked { options: &self.asked, given: None, is_over: &|| deadline.is_over(), progress: &|_| {} };
+        let options = SearchOptions::of(&self.options, cx.target)?;
+        let asked = Asked { options: &options, given: None, is_over: &|| deadline.is_over(), progress: &|_| {} };
         let plan = match plan_parallel(module, &asked, cx.analyses.frequency_options)? {
             Searched::Nothing(why) => {
                 cx.report.unchanged_because = Some(why);
@@ -56,7 +62,7 @@ impl Pass for SearchParallelization {
             Searched::Plan(plan) => plan,
         };
         let entry = module.entry().map_or(String::new(), |entry| module.comp_name(entry).to_string());
-        plan.report.tell(&self.asked.plan, &entry, cx.report);
+        plan.report.tell(&options.plan, &entry, cx.report);
         *module = plan.module;
         Ok(Changed::Yes(Preserved::NONE))
     }

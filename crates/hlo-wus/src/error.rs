@@ -1,6 +1,5 @@
 //! The catalogue of errors: why a module cannot be sharded or a placement not emitted, and why a gradient is left as it is.
 
-use hlo_cluster::ClusterError;
 use hlo_ir::diag::Entity;
 use hlo_ir::groups::GroupsError;
 use hlo_ir::localize::CannotCut;
@@ -14,8 +13,6 @@ use std::fmt;
 pub enum WusError {
     /// A part of the program cannot be built.
     Spmd(SpmdError),
-    /// The cluster or the device of the options has no meaning.
-    Machine(ClusterError),
     /// The attributes of an op on shards are not known.
     Localize(CannotCut),
     /// An instruction depends on itself after the rewrite.
@@ -133,7 +130,6 @@ impl WusError {
     /// What kind of error it is, for messages and for scripts that read them.
     fn rule(&self) -> &'static str {
         match self {
-            WusError::Machine(_) => "machine",
             WusError::PairSyntax { .. }
             | WusError::PairTwice { .. }
             | WusError::PairOutOfRange { .. }
@@ -193,7 +189,6 @@ impl fmt::Display for WusError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WusError::Spmd(error) => error.fmt(f),
-            WusError::Machine(error) => error.fmt(f),
             WusError::Localize(error) => error.fmt(f),
             WusError::DependsOnItself { name } => write!(f, "`%{name}` depends on itself"),
             WusError::NoValue { name } => write!(f, "`%{name}` has no value"),

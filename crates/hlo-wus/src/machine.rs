@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn adam_on_an_h200_saves_less_than_gathering_both_moments_costs() {
-        let machine = Machine::from_args("", "h200").expect("a machine");
+        let machine = Machine::parse("h200:switch", 1).expect("a machine");
         let all = vec![(0..8).collect::<Vec<u32>>()];
         let network = machine.network(8).expect("links");
         let times = times(&machine, &network, &all, &groupings(None, &all)[0]);

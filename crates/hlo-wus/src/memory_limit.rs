@@ -75,7 +75,7 @@ impl ShardWeightUpdate {
     ) -> Result<Option<Trial<Made>>, PassError> {
         let (mut module, mut analyses, mut report) =
             (source.clone(), cx.analyses.clone(), PassReport::new(&cx.report.pass));
-        let mut inner = PassCx::new(&mut analyses, &mut report);
+        let mut inner = PassCx::new(&mut analyses, &mut report, cx.target);
         inner.deadline = cx.deadline;
         let Sharded { is_changed, is_possible, gain_ps, whole_ps, rounding_ps, n_problems, state, .. } =
             self.shard_all(&mut module, choice, &mut inner)?;

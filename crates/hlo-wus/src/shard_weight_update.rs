@@ -59,14 +59,11 @@ use crate::tables::{IndexMap, IndexSet};
 use crate::zero::{Pins, StateChoice, StateForm, StateUnit, UnitForm, parse_pins};
 use cranelift_entity::SecondaryMap;
 use hlo_analysis::Preserved;
-use hlo_analysis::frequency::FrequencyOptions;
 use hlo_analysis::optimizer_state::{find_roles, find_summed};
 use hlo_analysis::values::{InstLeaf, SharedCallees, Through, ValueId, Values};
 use hlo_ir::attrs::ParameterAttrs;
 use hlo_ir::diag::Entity;
 use hlo_ir::{CompId, InstId, Module, Opcode};
-use hlo_mesh::Machine;
-use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Artifact, Decision, LateText, MemoryChange, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -100,12 +97,6 @@ const OPTIONS: &[OptionInfo] = &[
         help: "what lies in shards between steps: replicated: nothing, the signature stays; else -o names a directory: optimizer: its state (ZeRO-1), gradients: during the step too (ZeRO-2), parameters: weights too (ZeRO-3), auto: weights where that is cheaper",
     },
     OptionInfo {
-        name: "memory-limit",
-        kind: OptionKind::Int,
-        default: "0",
-        help: "state=auto: the fastest choice whose peak on a device is within these bytes (30GiB); other states: refused above; 0: no limit",
-    },
-    OptionInfo {
         name: "pins",
         kind: OptionKind::Text,
         default: "",
@@ -116,12 +107,6 @@ const OPTIONS: &[OptionInfo] = &[
         kind: OptionKind::Text,
         default: "",
         help: "with state=: which output is the next value of which parameter, as [PARAM:OUTPUT,…]",
-    },
-    OptionInfo {
-        name: "unknown-trip-count",
-        kind: OptionKind::Int,
-        default: "100",
-        help: "how often a loop is taken to run where the module does not say",
     },
     OptionInfo {
         name: "memory-weight",
@@ -141,8 +126,6 @@ const OPTIONS: &[OptionInfo] = &[
         default: "any",
         help: "even: along a dim that is a multiple of the shards; padded: elsewhere state of 16 KiB that is no weight by up to 2 % of padding; any: however",
     },
-    CLUSTER,
-    DEVICE,
 ];
 
 /// See the module's documentation.
@@ -154,12 +137,9 @@ pub(crate) struct ShardWeightUpdate {
     cuts: StateCuts,
     /// What lies in shards between steps, if anything does.
     pub(crate) state: Option<StateForm>,
-    memory_limit: Option<u64>,
     pins: IndexMap<StateUnit, bool>,
     state_pairs: Vec<Pair>,
-    unknown_trip_count: u64,
     ps_per_resident_byte: f64,
-    machine: Machine,
 }
 
 /// What one rewrite of a module did.
@@ -213,25 +193,17 @@ struct Planned<'w, 'm> {
 impl ShardWeightUpdate {
     fn new(options: &Options) -> Result<ShardWeightUpdate, WusError> {
         let state = StateForm::named(options.text("state"));
-        let memory_limit = Some(options.int("memory-limit").unsigned_abs()).filter(|&bytes| bytes > 0);
         let (pins, state_pairs) = (parse_pins(options.text("pins"))?, parse_pairs(options.text("state-pairs"))?);
         if state.is_none() {
-            let given = [
-                ("memory-limit", memory_limit.is_some()),
-                ("pins", !pins.is_empty()),
-                ("state-pairs", !state_pairs.is_empty()),
-            ];
+            let given = [("pins", !pins.is_empty()), ("state-pairs", !state_pairs.is_empty())];
             if let Some(&(option, _)) = given.iter().find(|(_, is_given)| *is_given) {
                 return Err(WusError::ReplicatedState { option });
             }
         }
-        // The search within a limit has to weigh what is faster.
-        let is_searched = state == Some(StateForm::Auto) && memory_limit.is_some();
         Ok(ShardWeightUpdate {
             min_bytes: options.int("min-bytes").max(0) as u64,
-            is_forced: options.text("profit") == "always" && !is_searched,
+            is_forced: options.text("profit") == "always",
             state,
-            memory_limit,
             is_partial: options.text("partial") == "auto",
             cuts: match options.text("cuts") {
                 "even" => StateCuts::Even,
@@ -240,9 +212,7 @@ impl ShardWeightUpdate {
             },
             pins,
             state_pairs,
-            unknown_trip_count: options.int("unknown-trip-count").max(1) as u64,
             ps_per_resident_byte: options.float("memory-weight").max(0.0),
-            machine: machine_of(options).map_err(WusError::Machine)?,
         })
     }
 
@@ -268,20 +238,20 @@ impl ShardWeightUpdate {
         }
         let seeds: IndexSet<_> = known.iter().filter_map(|&g| values.of(g)).collect();
         let ways = match self.is_partial {
-            true => groupings(self.machine.cluster(), groups),
+            true => groupings(cx.target.machine.cluster(), groups),
             false => groupings(None, groups),
         };
-        let network = self.machine.network(before.n_devices());
+        let network = cx.target.machine.network(before.n_devices());
         let network = network.map_err(|e| PassError::about("machine-size", entity, e.to_string()))?;
         let mut best: Option<Planned<'_, '_>> = None;
         for way in &ways {
-            let times = times(&self.machine, &network, groups, way);
+            let times = times(&cx.target.machine, &network, groups, way);
             let mut context = ShardingContext::new(&before, &values, &replication, &way.shard, seeds.clone());
             (context.cuts, context.deadline) = (self.cuts, cx.deadline);
             let terms = Terms {
                 times: &times,
                 rates: &rates,
-                is_forced: self.is_forced || choice.form.is_some(),
+                is_forced: self.is_forced(cx) || choice.form.is_some(),
                 ps_per_resident_byte: self.ps_per_resident_byte,
                 keeps_weights: choice.form.or(self.state).and_then(StateForm::keeps_weights),
                 scatters_gradients: self.state != Some(StateForm::Optimizer),
@@ -344,7 +314,7 @@ impl ShardWeightUpdate {
             cx.report.decisions.push(decision);
         }
         if sharded.len() < problem.regions.len() {
-            let forced = if self.is_forced { problem.in_shards.clone() } else { problem.forced(cx.deadline)?.0 };
+            let forced = if self.is_forced(cx) { problem.in_shards.clone() } else { problem.forced(cx.deadline)?.0 };
             for region in (0..problem.regions.len()).filter(|c| !sharded.contains(c)) {
                 let reason = explain::whole(&context, &problem, region, &forced, &unequal);
                 let gradients = problem.regions[region].gradients.iter();
@@ -387,6 +357,12 @@ impl ShardWeightUpdate {
         self.state_pairs.iter().filter(|pair| !interface.state_pairs.contains(pair)).collect()
     }
 
+    /// Whether all that can be is cut, whatever it is worth. The search within a limit has to weigh what is faster.
+    fn is_forced(&self, cx: &PassCx<'_>) -> bool {
+        let is_searched = self.state == Some(StateForm::Auto) && cx.target.memory_limit.is_some();
+        self.is_forced && !is_searched
+    }
+
     /// What the user fixed.
     pub(crate) fn pinned(&self) -> StateChoice {
         StateChoice { fixed: self.pins.clone(), ..StateChoice::default() }
@@ -394,7 +370,6 @@ impl ShardWeightUpdate {
 
     /// How often every computation runs, and in how many loops it stands.
     fn rates(&self, module: &Module, values: &Values, cx: &mut PassCx<'_>) -> SecondaryMap<CompId, Option<Rate>> {
-        cx.analyses.frequency_options = FrequencyOptions { unknown_trip_count: self.unknown_trip_count };
         let frequencies = cx.analyses.frequencies(module);
         let mut rates: SecondaryMap<CompId, Option<Rate>> = SecondaryMap::new();
         for &comp in &values.comps {
@@ -423,7 +398,8 @@ impl Pass for ShardWeightUpdate {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         // The peak before is asked for last: others that run beside this pass may have found it by then.
         let before = cx.measures_peaks.then(|| (module.clone(), cx.analyses.clone()));
-        let is_changed = match self.memory_limit {
+        // The signature that stays leaves nothing to choose within a limit.
+        let is_changed = match cx.target.memory_limit.filter(|_| self.state.is_some()) {
             Some(limit) => self.shard_within(limit, module, cx)?,
             None => self.shard_all(module, &self.pinned(), cx)?.is_changed,
         };

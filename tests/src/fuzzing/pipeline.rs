@@ -15,8 +15,7 @@ use hlo_ir::sharding::Sharding;
 use hlo_ir::verify::verify;
 use hlo_ir::{DType, Literal, Module, Shape};
 use hlo_opt::registry;
-use hlo_pass::pipeline::parse_pipeline;
-use hlo_pass::runner::{RunError, RunOptions, RunSummary, bind, run_pipeline};
+use hlo_pass::runner::{RunError, RunOptions, RunSummary, bind_text, run_pipeline};
 use std::sync::Arc;
 
 /// Where a case names no pipeline.
@@ -74,9 +73,11 @@ fn makes_many_tiles(module: &Module) -> bool {
 
 /// Runs a pipeline and holds each pass to its contract; none if the text is no pipeline.
 pub(super) fn run_text(module: &mut Module, pipeline: &str) -> Option<Result<RunSummary, RunError>> {
-    let calls = parse_pipeline(pipeline).ok().filter(|calls| calls.len() <= MAX_PASSES)?;
-    let passes = bind(&calls, &registry::passes()).ok()?;
-    let options = RunOptions { check: true, ..RunOptions::default() };
+    let (passes, target) = bind_text(pipeline, &registry::passes(), module.n_devices()).ok()?;
+    if passes.len() > MAX_PASSES {
+        return None;
+    }
+    let options = RunOptions { check: true, target: Some(&target), ..RunOptions::default() };
     Some(run_pipeline(module, &mut Analyses::default(), &passes, options))
 }
 

@@ -11,7 +11,7 @@ use hlo_analysis::time::predict;
 use hlo_analysis::traffic::Traffic;
 use hlo_analysis::values::{SharedCallees, Through};
 use hlo_ir::{InstId, Module, Opcode};
-use hlo_mesh::{DEFAULT_DEVICE, Machine};
+use hlo_mesh::Machine;
 
 /// More devices than this are not analyzed: facts are kept for each.
 const MAX_DEVICES: usize = 1024;
@@ -45,7 +45,7 @@ fn analyze(module: &Module) {
         }
     }
     Traffic::find(module, &frequencies);
-    if let Ok(machine) = Machine::from_args("", DEFAULT_DEVICE) {
+    if let Ok(machine) = Machine::unnamed() {
         let _ = predict(module, &frequencies, &machine);
     }
 }

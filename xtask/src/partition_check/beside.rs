@@ -12,7 +12,7 @@ use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
 use hlo_analysis::time::predict;
 use hlo_analysis::traffic::Traffic;
 use hlo_ir::Module;
-use hlo_mesh::{DEFAULT_DEVICE, Machine};
+use hlo_mesh::Machine;
 use hlo_pass::fastest::SPARE_BYTES;
 
 use super::{run_passes, run_tool};
@@ -63,7 +63,7 @@ impl Figures {
 
 /// Runs the comparison: false if the preset does worse on a program, or fails. Without files, those of the samples.
 pub(super) fn run_beside(files: &[PathBuf], preset: &str) -> Result<bool, String> {
-    let machine = Machine::from_args("", DEFAULT_DEVICE).map_err(|error| error.to_string())?;
+    let machine = Machine::unnamed().map_err(|error| error.to_string())?;
     let folder = workspace::target_dir().join("partition-check");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let files = if files.is_empty() { samples()? } else { files.to_vec() };

@@ -20,8 +20,7 @@ use hlo_ir::op::{Effects, Flow};
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::{Module, NumberClass};
 use hlo_opt::console::Console;
-use hlo_pass::pipeline::parse_pipeline;
-use hlo_pass::runner::{RunOptions, bind, run_pipeline};
+use hlo_pass::runner::{RunOptions, bind_text, run_pipeline};
 use hlo_tests::random_module::{Rng, Size, random_module};
 use hlo_tests::random_region::random_region;
 use hlo_tests::random_search::random_search;
@@ -420,9 +419,9 @@ pub(crate) fn keep(folder: &Path, name: &str, module: &Module, part: &str) -> Re
 /// Runs the pipeline; an error without the names of this program's instructions.
 pub(crate) fn run_passes(module: &mut Module, pipeline: &str) -> Result<(), String> {
     let registry = hlo_opt::registry::passes();
-    let calls = parse_pipeline(pipeline).map_err(|e| e.to_string())?;
-    let passes = bind(&calls, &registry).map_err(|e| e.to_string())?;
-    match run_pipeline(module, &mut Analyses::default(), &passes, RunOptions::default()) {
+    let (passes, target) = bind_text(pipeline, &registry, module.n_devices()).map_err(|e| e.to_string())?;
+    let options = RunOptions { target: Some(&target), ..RunOptions::default() };
+    match run_pipeline(module, &mut Analyses::default(), &passes, options) {
         Ok(_) => Ok(()),
         Err(error) => {
             let message = error.diagnostics.first().map(|d| d.message.clone()).unwrap_or_default();

@@ -10,7 +10,7 @@ use hlo_analysis::time::predict;
 use hlo_ir::Module;
 use hlo_ir::axes::{AxisMesh, AxisSharding, SubAxis};
 use hlo_ir::sharding::Sharding;
-use hlo_mesh::{DEFAULT_DEVICE, Machine};
+use hlo_mesh::Machine;
 
 use super::{keep, run_passes, run_tool};
 use crate::workspace;
@@ -22,7 +22,7 @@ const N_DEVICES: [usize; 3] = [8, 64, 512];
 
 /// Prints the table: false if a program is not partitioned. Without files, those of the samples.
 pub(super) fn run_table(files: &[PathBuf]) -> Result<bool, String> {
-    let machine = Machine::from_args("", DEFAULT_DEVICE).map_err(|error| error.to_string())?;
+    let machine = Machine::unnamed().map_err(|error| error.to_string())?;
     let folder = workspace::target_dir().join("partition-check");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let samples =

@@ -34,9 +34,9 @@ pub(super) fn pipelines(n_devices: usize) -> Vec<Pipeline> {
         Pipeline { name: "data-parallel", kind: "preset", text: "data-parallel".into() },
     ];
     if n_devices >= 4 && n_devices.is_multiple_of(2) {
-        let cluster = format!("cluster=[(node,2),(gpu,{})]", n_devices / 2);
-        let decompose = format!("decompose-collectives{{{cluster},min-gain=0}}");
-        all.push(of("shard, decompose, combine", format!("{PREPARE},{SHARD},{decompose},{COMBINE}")));
+        let machine = format!("@machine=[(node,2),(gpu,{})]", n_devices / 2);
+        let decompose = "decompose-collectives{min-gain=0}";
+        all.push(of("shard, decompose, combine", format!("{machine};{PREPARE},{SHARD},{decompose},{COMBINE}")));
     }
     all
 }

@@ -7,8 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use hlo_analysis::Analyses;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
-use hlo_pass::pipeline::parse_pipeline;
-use hlo_pass::runner::{RunOptions, bind, run_pipeline};
+use hlo_pass::runner::{RunOptions, bind_text, run_pipeline};
 use hlo_prove::Proof;
 use hlo_tests::equal_rewrites::rewrite;
 use hlo_tests::random_module::{Rng, Size, random_module};
@@ -28,7 +27,7 @@ const PASSES: [&str; 16] = [
     "shard-weight-update{min-bytes=0,profit=always},dce",
     "shard-weight-update{min-bytes=0,profit=always},dce,combine-collectives{mode=variadic}",
     "combine-collectives{mode=packed}",
-    "decompose-collectives{cluster=[(node,2,1),(gpu,HALF,100)],algo=ring,min-gain=0}",
+    "@machine=[(node,2,1),(gpu,HALF,100)];decompose-collectives{algo=ring,min-gain=0}",
     "inline-calls,simplify-tuples",
     "hoist-invariants,hoist-conversions",
     "split-tuple-all-reduce{ops=all}",
@@ -252,9 +251,10 @@ fn of_a_family(rng: &mut Rng) -> Option<(Module, Variant)> {
 
 /// The module after a pipeline; `None` where a pass refuses it.
 fn passed(module: &Module, pipeline: &str) -> Option<Module> {
-    let passes = bind(&parse_pipeline(pipeline).ok()?, &hlo_opt::registry::passes()).ok()?;
+    let (passes, target) = bind_text(pipeline, &hlo_opt::registry::passes(), module.n_devices()).ok()?;
     let mut module = module.clone();
-    let mut run = || run_pipeline(&mut module, &mut Analyses::default(), &passes, RunOptions::default()).is_ok();
+    let options = || RunOptions { target: Some(&target), ..RunOptions::default() };
+    let mut run = || run_pipeline(&mut module, &mut Analyses::default(), &passes, options()).is_ok();
     catch_unwind(AssertUnwindSafe(&mut run)).unwrap_or(false).then_some(module)
 }
 

@@ -18,7 +18,7 @@ use super::{default_options, find_plan};
 use crate::partition_check::{read_base, run_passes};
 
 /// What devices are.
-const DEVICE: &str = "h100";
+const MACHINE: &str = "h100:switch";
 /// A program that is predicted to take so many times what its plan says is not the plan.
 const MOST_SLOWER: f64 = 1.3;
 
@@ -51,7 +51,7 @@ fn one(file: &Path) -> Result<(String, f64), String> {
         n_devices.parse().map_err(|_| format!("expected a number of devices, found `{n_devices}`"))?;
     let mut global = base.module.clone();
     run_passes(&mut global, "inline-calls")?;
-    let options = hlo_search::SearchOptions { dumps_problem: true, ..default_options(DEVICE, n_devices)? };
+    let options = hlo_search::SearchOptions { dumps_problem: true, ..default_options(MACHINE, n_devices)? };
     let plan = find_plan(&global, &options)?;
     let problem = DumpedProblem::read(plan.problem.as_deref().ok_or("expected a problem")?)?;
     problem.check()?;
@@ -60,8 +60,8 @@ fn one(file: &Path) -> Result<(String, f64), String> {
     }
     let mut local = plan.module;
     // The runner verifies what each pass leaves.
-    run_passes(&mut local, &format!("spmd-partition{{price=time,device={DEVICE}}},simplify-tuples,cse,dce"))?;
-    let machine = Machine::from_args("", DEVICE).map_err(|error| error.to_string())?;
+    run_passes(&mut local, &format!("@machine={MACHINE};spmd-partition{{price=time}},simplify-tuples,cse,dce"))?;
+    let machine = Machine::parse(MACHINE, n_devices).map_err(|error| error.to_string())?;
     let frequencies = Frequencies::compute(&local, FrequencyOptions::default());
     let predicted = predict(&local, &frequencies, &machine).map_err(|error| error.to_string())?.critical_path_s;
     let counted = Analyses::default().memory(&local).peak_bytes;

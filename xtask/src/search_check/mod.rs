@@ -16,7 +16,7 @@ use hlo_analysis::frequency::FrequencyOptions;
 use hlo_ir::Module;
 use hlo_mesh::Machine;
 use hlo_search::{Algebra, Asked, ParallelPlan, Regions, SearchOptions, Searched, plan_parallel};
-use hlo_tests::random_search::SLOW_DEVICE;
+use hlo_tests::random_search::SLOW_MACHINE;
 use hlo_tests::unity_ref::Budget;
 
 use crate::arguments::{Arguments, Word, unknown};
@@ -246,13 +246,13 @@ impl Check {
 
 /// Small programs on devices so slow that cutting them pays.
 fn slow_options(n_devices: usize, seed: Option<u64>) -> Result<SearchOptions, String> {
-    Ok(SearchOptions { draw: seed, effort: EFFORT, ..default_options(SLOW_DEVICE, n_devices)? })
+    Ok(SearchOptions { draw: seed, effort: EFFORT, ..default_options(SLOW_MACHINE, n_devices)? })
 }
 
 /// What `hlo-opt plan parallel` takes if nothing else is said.
-fn default_options(device: &str, n_devices: usize) -> Result<SearchOptions, String> {
+fn default_options(machine: &str, n_devices: usize) -> Result<SearchOptions, String> {
     Ok(SearchOptions {
-        machine: Machine::from_args("", device).map_err(|error| error.to_string())?,
+        machine: Machine::parse(machine, n_devices).map_err(|error| error.to_string())?,
         n_devices: n_devices as i64,
         effort: 1_000_000_000,
         gap: 0.0,

@@ -16,8 +16,8 @@ use super::{default_options, find_plan};
 use crate::partition_check::{read_base, run_passes};
 
 /// A GPU of Summit; its peaks for f32, and 5 µs a launch.
-const DEVICE: &str = "name = \"v100-summit\"\nmemory_bytes_per_s = 0.9e12\nmemory_bytes = 32e9\nlaunch_s = 5e-6\n\
-                      [flops_per_s]\nf64 = 7.8e12\nf32 = 15.7e12\nf16 = 125e12\n";
+const DEVICE: &str = "[device]\nname = \"v100-summit\"\nmemory_bytes_per_s = 0.9e12\nmemory_bytes = 32e9\nlaunch_s = 5e-6\n\
+                      [device.flops_per_s]\nf64 = 7.8e12\nf32 = 15.7e12\nf16 = 125e12\n";
 /// GPUs of a node of Summit.
 const GPUS_PER_NODE: usize = 6;
 
@@ -31,8 +31,8 @@ fn summit(n_devices: usize) -> Result<Machine, String> {
     };
     let n_nodes = n_devices / GPUS_PER_NODE;
     let nodes = if n_nodes > 1 { level("node", n_nodes, 12.5) } else { String::new() };
-    let cluster = format!("name = \"summit\"\nlaunch_us = 0\n{nodes}{}", level("gpu", GPUS_PER_NODE, 50.0));
-    Machine::from_args(&cluster, DEVICE).map_err(|error| error.to_string())
+    let cluster = format!("name = \"summit\"\nlaunch_us = 0\n{nodes}{}{DEVICE}", level("gpu", GPUS_PER_NODE, 50.0));
+    Machine::parse(&cluster, n_devices).map_err(|error| error.to_string())
 }
 
 /// Prints a row for each file `MODEL.GPUS.hlo` that is one of Unity's models; false if ours costs more than Unity's, or there is none.

@@ -27,6 +27,8 @@ const CLUSTERS: [(&str, &str); 3] = [
 const N_DEVICES: u64 = 8;
 
 /// Runs before the sharding, so that gradients are single arrays, summed once, and outside of loops.
+const DECOMPOSE: &str = "decompose-collectives{algo=ring,min-gain=0}";
+
 const SHARDED: &str = "fold-all-reduce-of-all-reduce,reassociate-all-reduce,split-tuple-all-reduce,sink-all-reduce,\
                        shard-weight-update{min-bytes=0,profit=always},";
 
@@ -138,10 +140,9 @@ fn job(session: &Session<'_>, program: &Program) -> Job {
     let wanted = |name: &str| session.options.combination.as_ref().is_none_or(|part| name.contains(part.as_str()));
     let mut pipelines = Map::new();
     for (name, cluster) in CLUSTERS {
-        let decompose = format!("decompose-collectives{{cluster={cluster},algo=ring,min-gain=0}}");
         for (name, before) in [(name.to_string(), ""), (format!("{name}.sharded"), SHARDED)] {
             if wanted(&name) {
-                pipelines.insert(name, Value::String(format!("{before}{decompose}")));
+                pipelines.insert(name, Value::String(format!("@machine={cluster};{before}{DECOMPOSE}")));
             }
         }
     }

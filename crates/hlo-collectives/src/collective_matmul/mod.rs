@@ -47,7 +47,6 @@ use find::{Kind, Site, find_sites};
 use hlo_analysis::Preserved;
 use hlo_ir::diag::Entity;
 use hlo_ir::{InstId, Module};
-use hlo_pass::machine::{CLUSTER, DEVICE};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Decision, PassReport};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -70,8 +69,6 @@ const OPTIONS: &[OptionInfo] = &[
         help: "auto: where the step is predicted to be faster; always: every place, an all-reduce in two parts",
     },
     MIN_GAIN,
-    CLUSTER,
-    DEVICE,
 ];
 
 /// See the module's documentation.
@@ -108,13 +105,13 @@ impl Pass for CollectiveMatmul {
             cx.check_deadline()?;
             let before_s = match now_s {
                 Some(known) => known,
-                None => *now_s.insert(self.profit.predicted_s(module, cx)?),
+                None => *now_s.insert(cx.predicted_s(module)?),
             };
             let mut best: Option<(f64, usize, Applied)> = None;
             for n in self.numbers(&sites[0]) {
                 let applied = apply(module, &sites, n)?;
                 cx.analyses.invalidate(Preserved { frequencies: true, ..Preserved::NONE });
-                let then_s = self.profit.predicted_s(&applied.module, cx)?;
+                let then_s = cx.predicted_s(&applied.module)?;
                 if best.as_ref().is_none_or(|(best_s, ..)| then_s < *best_s) {
                     best = Some((then_s, n, applied));
                 }

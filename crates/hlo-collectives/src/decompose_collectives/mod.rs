@@ -1,6 +1,6 @@
 //! Reduce over the levels of a cluster one after the other where that is faster than all at once.
 //!
-//! Before, on two nodes of four devices (`cluster=[(node,2),(gpu,4)]`):
+//! Before, on two nodes of four devices (`@machine=[(node,2),(gpu,4)]`):
 //! ```text
 //! %sum = f32[256,128] all-reduce(%a), replica_groups={{0,1,2,3,4,5,6,7}}, to_apply=%add
 //! ```
@@ -51,8 +51,9 @@ use choose::{Choice, Chosen};
 use hlo_analysis::Preserved;
 use hlo_analysis::code::{code_computations, pinned_by_control};
 use hlo_cluster::reduction::{Planner, Rules, Vocabulary};
-use hlo_cluster::{Algo, Cluster, Collective};
+use hlo_cluster::{Algo, Collective};
 use hlo_ir::attrs::TupleIndexAttrs;
+use hlo_ir::diag::Entity;
 use hlo_ir::module::UserMap;
 use hlo_ir::{CompId, InstId, Module, Opcode, Shape};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
@@ -71,12 +72,6 @@ pub static INFO: PassInfo = PassInfo {
 
 const OPTIONS: &[OptionInfo] = &[
     OptionInfo {
-        name: "cluster",
-        kind: OptionKind::Text,
-        default: "",
-        help: "how the devices are wired: [(node,2),(gpu,8)], a shipped name or a .toml file; must be given",
-    },
-    OptionInfo {
         name: "algo",
         kind: OptionKind::Word(&["auto", "ring", "tree"]),
         default: "auto",
@@ -93,16 +88,12 @@ const OPTIONS: &[OptionInfo] = &[
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct DecomposeCollectives {
-    choice: Choice,
+    algo: Algo,
+    min_gain: f64,
 }
 
 impl DecomposeCollectives {
     fn new(options: &Options) -> Result<DecomposeCollectives, OptionError> {
-        let text = options.text("cluster");
-        if text.is_empty() {
-            return Err(OptionError::NoCluster);
-        }
-        let cluster = Cluster::from_arg(text).map_err(OptionError::Cluster)?;
         let algo = match options.text("algo") {
             "ring" => Algo::Ring,
             "tree" => Algo::Tree,
@@ -112,7 +103,7 @@ impl DecomposeCollectives {
         if !(0.0..=1.0).contains(&min_gain) {
             return Err(OptionError::MinGain { found: min_gain });
         }
-        Ok(DecomposeCollectives { choice: Choice { cluster, algo, min_gain } })
+        Ok(DecomposeCollectives { algo, min_gain })
     }
 }
 
@@ -281,7 +272,11 @@ impl Decomposer<'_> {
 
 impl Pass for DecomposeCollectives {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let cluster = &self.choice.cluster;
+        let Some(cluster) = cx.target.machine.cluster() else {
+            let why = "expected a machine with levels (--machine h200:2, or '[(node,2),(gpu,8)]'), found one switch";
+            return Err(PassError::about("machine", Entity::Module, why));
+        };
+        let choice = Choice { cluster: cluster.clone(), algo: self.algo, min_gain: self.min_gain };
         let (n_devices, name) = (module.n_devices(), cluster.name());
         if cluster.n_devices() as usize != n_devices {
             let n = cluster.n_devices();
@@ -290,7 +285,7 @@ impl Pass for DecomposeCollectives {
             return Ok(Changed::No);
         }
         let mut decomposer = Decomposer {
-            choice: &self.choice,
+            choice: &choice,
             planner: Planner::with_vocabulary(cluster, Rules::Pinned, Vocabulary::Hlo),
             users: module.users(),
             channels: ChannelIds::free_in(module),

@@ -36,7 +36,6 @@
 
 use super::order::{by_start, collectives_early};
 use super::pairs::{make_pairs, put_ends_late};
-use crate::refusal::OptionError;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
 use hlo_analysis::frequency::Frequencies;
@@ -47,8 +46,7 @@ use hlo_ir::Module;
 use hlo_ir::diag::Entity;
 use hlo_ir::op::Flow;
 use hlo_mesh::{Machine, SizeMismatch};
-use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
-use hlo_pass::options::{OptionInfo, OptionKind, Options};
+use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 
@@ -56,17 +54,13 @@ use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 pub(crate) static INFO: PassInfo = PassInfo {
     name: "schedule-collectives",
     help: "put instructions into an order in which collectives run beside other work",
-    options: &[
-        OptionInfo {
-            name: "most-memory",
-            kind: OptionKind::Float,
-            default: "1",
-            help: "leave orders out whose peak of memory is more than this many times that of the text",
-        },
-        CLUSTER,
-        DEVICE,
-    ],
-    build: |options| Ok(Box::new(ScheduleCollectives::new(options)?)),
+    options: &[OptionInfo {
+        name: "most-memory",
+        kind: OptionKind::Float,
+        default: "1",
+        help: "leave orders out whose peak of memory is more than this many times that of the text",
+    }],
+    build: |options| Ok(Box::new(ScheduleCollectives { most_memory: options.float("most-memory") })),
 };
 
 /// The order that the text has.
@@ -82,7 +76,6 @@ const EQUAL_TIMES: f64 = 0.001;
 #[derive(Clone, Debug)]
 pub(crate) struct ScheduleCollectives {
     most_memory: f64,
-    machine: Machine,
 }
 
 /// An order, with what is predicted for it.
@@ -93,29 +86,29 @@ struct Ordered {
     peak_bytes: u64,
 }
 
-impl ScheduleCollectives {
-    fn new(options: &Options) -> Result<ScheduleCollectives, OptionError> {
-        let machine = machine_of(options);
-        let most_memory = options.float("most-memory");
-        Ok(ScheduleCollectives { most_memory, machine: machine.map_err(OptionError::Cluster)? })
-    }
+/// Prices orders.
+struct OrderPricer<'a> {
+    frequencies: &'a Frequencies,
+    machine: &'a Machine,
+}
 
+impl OrderPricer<'_> {
     /// What is predicted where the text is the schedule. A module without pairs is priced with them: in one piece no collective hides behind anything.
-    fn priced(&self, how: &'static str, module: Module, frequencies: &Frequencies) -> Result<Ordered, SizeMismatch> {
+    fn priced(&self, how: &'static str, module: Module) -> Result<Ordered, SizeMismatch> {
         let time = match module.header.is_scheduled || has_pairs(&module) {
-            true => predict_as_ordered(&module, frequencies, &self.machine)?,
+            true => predict_as_ordered(&module, self.frequencies, self.machine)?,
             false => {
                 let mut paired = module.clone();
                 make_pairs(&mut paired, 0);
-                predict_as_ordered(&paired, frequencies, &self.machine)?
+                predict_as_ordered(&paired, self.frequencies, self.machine)?
             }
         };
         Ok(Ordered { how, time_s: time.critical_path_s, peak_bytes: memory_sizes(&module).peak_bytes, module })
     }
 
     /// The orders that are tried in the place of the text's.
-    fn orders(&self, module: &Module, frequencies: &Frequencies) -> Result<Vec<Ordered>, SizeMismatch> {
-        let starts_s = predict_starts(module, frequencies, &self.machine)?;
+    fn orders(&self, module: &Module) -> Result<Vec<Ordered>, SizeMismatch> {
+        let starts_s = predict_starts(module, self.frequencies, self.machine)?;
         let (mut apart, mut timed, mut early) = (module.clone(), module.clone(), module.clone());
         for comp in code_computations(module) {
             timed.comp_mut(comp).insts = by_start(module, comp, &starts_s);
@@ -124,7 +117,7 @@ impl ScheduleCollectives {
         }
         let orders =
             [(APART, apart), ("as a list scheduler issues tasks", timed), ("with collectives begun early", early)];
-        orders.into_iter().map(|(how, work)| self.priced(how, work, frequencies)).collect()
+        orders.into_iter().map(|(how, work)| self.priced(how, work)).collect()
     }
 }
 
@@ -137,8 +130,9 @@ impl Pass for ScheduleCollectives {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let frequencies = cx.analyses.frequencies(module);
         let wrong_size = |error: SizeMismatch| PassError::about("machine-size", Entity::Module, error.to_string());
-        let text = self.priced(TEXT, module.clone(), &frequencies).map_err(wrong_size)?;
-        let mut orders = self.orders(module, &frequencies).map_err(wrong_size)?;
+        let pricer = OrderPricer { frequencies: &frequencies, machine: &cx.target.machine };
+        let text = pricer.priced(TEXT, module.clone()).map_err(wrong_size)?;
+        let mut orders = pricer.orders(module).map_err(wrong_size)?;
         // Where some may wait for each other for ever, any order without that is better.
         let is_unsafe = !meetings(module).is_empty();
         if is_unsafe {

@@ -48,7 +48,6 @@ use crate::refusal::OptionError;
 use hlo_analysis::Preserved;
 use hlo_analysis::code::code_computations;
 use hlo_ir::{InstId, Module};
-use hlo_pass::machine::{CLUSTER, DEVICE};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -85,8 +84,6 @@ const OPTIONS: &[OptionInfo] = &[
         help: "auto: where the step is predicted to be faster; always: from each collective the fastest way there is",
     },
     MIN_GAIN,
-    CLUSTER,
-    DEVICE,
 ];
 
 /// Collectives from which regions are begun, at most.
@@ -137,7 +134,7 @@ impl SplitMicrobatches {
                 cx.check_deadline()?;
                 let written = write::write(module, &region, sums_gradients)?;
                 cx.analyses.invalidate(Preserved::NONE);
-                let after_s = self.profit.predicted_s(&written.module, cx)?;
+                let after_s = cx.predicted_s(&written.module)?;
                 if best.as_ref().is_none_or(|best| after_s < best.after_s) {
                     best = Some(Candidate { region: region.clone(), sums_gradients, written, after_s });
                 }
@@ -157,7 +154,7 @@ impl Pass for SplitMicrobatches {
             n_begun += 1;
             let now_s = match before_s {
                 Some(known) => known,
-                None => *before_s.insert(self.profit.predicted_s(module, cx)?),
+                None => *before_s.insert(cx.predicted_s(module)?),
             };
             let Some(best) = self.fastest(module, seed, cx)? else { continue };
             seen.extend(best.region.collectives(module));

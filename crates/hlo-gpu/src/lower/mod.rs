@@ -36,7 +36,7 @@ use hlo_ir::attrs::Attrs;
 use hlo_ir::custom_target::{self, CustomTarget};
 use hlo_ir::op::{Effects, Flow};
 use hlo_ir::{ArrayShape, CompId, ConstantValue, InstId, Literal, Module, Opcode, Shape};
-use hlo_mesh::{DEFAULT_DEVICE, Machine};
+use hlo_mesh::Machine;
 use kernels::{Emitter, KernelStore};
 use smallvec::SmallVec;
 
@@ -86,7 +86,7 @@ impl Default for LowerOptions {
 /// # Errors
 /// The first instruction that cannot be lowered, and why.
 pub fn lower(module: &Module, emitter: &mut dyn Emitter, options: &LowerOptions) -> Result<Plan, GpuError> {
-    let machine = options.machine.clone().or_else(|| Machine::from_args("", DEFAULT_DEVICE).ok());
+    let machine = options.machine.clone().or_else(|| Machine::unnamed().ok());
     let critical_path = |machine| predict(module, &Frequencies::compute(module, options.frequency), machine).ok();
     let critical_path_s = machine.as_ref().and_then(critical_path).map(|time| time.critical_path_s);
     let mut module = module.clone();

@@ -70,7 +70,7 @@ impl StepTimes {
     /// On as many devices as the plan wants.
     pub fn for_plan(plan: &Plan) -> StepTimes {
         let n_devices = plan.n_replicas.saturating_mul(plan.n_partitions).max(1);
-        let machine = plan.machine.clone().or_else(|| Machine::from_args("", DEFAULT_DEVICE).ok());
+        let machine = plan.machine.clone().or_else(|| Machine::unnamed().ok());
         let on = machine.and_then(|machine| machine.network(n_devices as usize).ok().map(|network| (machine, network)));
         StepTimes { on, costs: HashMap::new() }
     }

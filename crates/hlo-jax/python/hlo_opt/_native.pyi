@@ -12,6 +12,9 @@ def run(args: Sequence[str], stdin: bytes) -> tuple[int, bytes, str]:
 def main(args: Sequence[str]) -> int:
     """The program `hlo-opt` on the streams of this process; its exit code."""
 
+def machine_error(text: str) -> str | None:
+    """What is wrong with a machine as the command line takes it; files are not read."""
+
 def machine_names() -> list[str]:
     """The names of machines."""
 

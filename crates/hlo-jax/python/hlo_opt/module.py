@@ -275,14 +275,15 @@ class Module:
         *,
         preset: str | None = None,
         machine: str | None = None,
-        device: str | None = None,
+        memory_limit: int | float | str | None = None,
         replicated_params: str | None = None,
         timeout_s: float | None = None,
     ) -> tuple[Module, Report]:
         """Runs a preset, then passes, on a copy: the new module and what was done.
 
         `passes` is a pipeline such as `"cse,dce"` or `"shard-weight-update{min-bytes=4KiB}"`, and `preset` a preset with
-        its options; `hlo-opt --list-passes` has the names of both. Raises `UsageError` for a wrong option, `HloError`
+        its options; `hlo-opt --list-passes` has the names of both. Times are predicted for `machine`, and passes keep
+        `memory_limit` (60e9 or "30GiB", on one device). Raises `UsageError` for a wrong option, `HloError`
         where a pass fails or the passes take longer than `timeout_s`.
 
         >>> module = Module.parse("HloModule m\\nENTRY e {\\n a = f32[2] parameter(0)\\n b = f32[2] negate(a)\\n"
@@ -297,12 +298,13 @@ class Module:
         """
         if passes is None and preset is None:
             raise UsageError("expected passes or a preset, found neither")
+        limit = _checked_bytes("memory_limit", memory_limit)
         options = _options(
             {
                 "pass": passes,
                 "preset": preset,
                 "machine": machine,
-                "device": device,
+                "memory-limit": None if limit is None else str(limit),
                 "replicated-params": replicated_params,
                 "timeout": None if timeout_s is None else repr(_checked_timeout(timeout_s)),
             }
@@ -366,7 +368,6 @@ class Module:
         deny: str | Sequence[str] = (),
         allow: str | Sequence[str] = (),
         machine: str | None = None,
-        device: str | None = None,
         replicated_params: str | None = None,
     ) -> list[Finding]:
         """What is wrong with a step, in text order. The module is one device's, as it is after XLA's partitioner.
@@ -380,7 +381,6 @@ class Module:
                 "deny": _checks("deny", deny) or None,
                 "allow": _checks("allow", allow) or None,
                 "machine": machine,
-                "device": device,
                 "replicated-params": replicated_params,
             }
         )
@@ -403,6 +403,14 @@ def _checked_timeout(timeout_s: Any) -> float | None:
     """As `arguments.checked_deadline`; a wrong value is a `UsageError`."""
     try:
         return arguments.checked_deadline(timeout_s, "timeout_s")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _checked_bytes(name: str, value: Any) -> int | None:
+    """As `arguments.checked_bytes`; a wrong value is a `UsageError`."""
+    try:
+        return arguments.checked_bytes(name, value)
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -1,6 +1,7 @@
 //! The grammar of `hlo-opt compare` and `hlo-opt bisect`.
 
 use crate::input_arguments::{CountArgs, InputArgs, time_limit};
+use crate::target_arguments::TargetArgs;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -78,9 +79,9 @@ pub(crate) struct BisectArgs {
     /// Run the way that this preset takes (before --pass)
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
-    /// What presets and passes plan for, by name: nodes of a100, b200, h100 or h200
-    #[arg(long, value_name = "NAME")]
-    pub machine: Option<String>,
+    /// What passes price for and keep.
+    #[command(flatten)]
+    pub target: TargetArgs,
     /// Write the module before and after the pass here: before.hlo, after.hlo
     #[arg(long, value_name = "FOLDER")]
     pub out_dir: Option<PathBuf>,

@@ -1,11 +1,12 @@
 //! The grammar of `hlo-opt plan`, and how its words are read.
 
-// circle: a command takes what all commands take (counts, a machine), and is one of the commands
-
 use crate::Failure;
 use crate::arguments::CountArgs;
+use crate::completion;
 use crate::report_format::ReportFormat;
+use crate::target_arguments::GoneArgs;
 use clap::{Args, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use hlo_cluster::Algo;
 use hlo_cluster::reduction::{Lowering, ParallelismMatrix, Rules};
 use std::fmt;
@@ -31,9 +32,12 @@ pub(crate) enum PlanCommand {
 /// What both plans take.
 #[derive(Args, Debug)]
 pub(crate) struct MachineArgs {
-    /// A shipped name (a100, a100:2, …), '[(name,count[,GB/s[,µs]]),…]', or a TOML file
-    #[arg(long, value_name = "C")]
-    pub cluster: String,
+    /// A name (h100, h100:4, p2-a100:2, …), '[(name,count[,GB/s[,µs]]),…]', or a TOML file
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::links))]
+    pub machine: String,
+    /// Options that are part of --machine now.
+    #[command(flatten)]
+    pub gone: GoneArgs,
     /// Sizes of the parallelism axes: 4,2,8
     #[arg(long, value_name = "SIZES", value_delimiter = ',', required = true)]
     pub axes: Vec<u32>,
@@ -55,6 +59,13 @@ pub(crate) struct MachineArgs {
     /// For people or for programs
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: ReportFormat,
+}
+
+impl MachineArgs {
+    /// Devices of a machine whose name leaves that open: one for each place on the axes.
+    pub(crate) fn n_devices(&self) -> usize {
+        self.axes.iter().fold(1usize, |n, &size| n.saturating_mul(size as usize))
+    }
 }
 
 /// `plan placement`.
@@ -100,9 +111,9 @@ pub(crate) struct ReshardArgs {
     /// How it is to be cut
     #[arg(long, value_name = "SHARDING")]
     pub to: String,
-    /// Plan for least time on a machine: a shipped name, '[(name,count[,GB/s[,µs]]),…]', or a TOML file; else for fewest bytes
-    #[arg(long, value_name = "C")]
-    pub cluster: Option<String>,
+    /// Plan for least time on this machine; without one, for fewest bytes.
+    #[command(flatten)]
+    pub machine: crate::target_arguments::MachineArgs,
     /// Devices, where no sharding lists them
     #[arg(long, value_name = "N", value_parser = devices)]
     pub devices: Option<usize>,
@@ -132,7 +143,7 @@ pub(crate) struct ParallelArgs {
     pub counts: CountArgs,
     /// The machine.
     #[command(flatten)]
-    pub machine: crate::arguments::MachineArgs,
+    pub machine: crate::target_arguments::MachineArgs,
     /// Number of devices; those of the cluster, or 8
     #[arg(long, value_name = "N", value_parser = devices)]
     pub devices: Option<usize>,
@@ -200,7 +211,7 @@ pub(crate) struct ZeroArgs {
     pub counts: CountArgs,
     /// The machine.
     #[command(flatten)]
-    pub machine: crate::arguments::MachineArgs,
+    pub machine: crate::target_arguments::MachineArgs,
     /// Numbers of devices: 8,16,64; other numbers than the module's own are modelled. The module's if none is given
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub devices: Vec<usize>,

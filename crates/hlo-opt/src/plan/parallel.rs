@@ -5,7 +5,6 @@ use super::time_text;
 use crate::baseline::predict_compiled;
 use crate::complete::{Takes, read_completed};
 use crate::console::Console;
-use crate::machine::Chosen;
 use crate::output::{check_target, expect_no_input, write_whole};
 use crate::progress::Progress;
 use crate::{Failure, exit, machine, registry};
@@ -16,7 +15,9 @@ use hlo_analysis::program_kind::KnownProgram;
 use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_ir::print::{PrintOptions, print_module};
-use hlo_pass::pipeline::{PassCall, parse_pipeline};
+use hlo_mesh::Machine;
+use hlo_pass::Target;
+use hlo_pass::pipeline::parse_pipeline;
 use hlo_pass::runner::{RunError, RunOptions, bind, run_pipeline};
 use hlo_search::{
     Algebra, AlgebraReport, Asked, Evenness, MOST_DEVICES, NO_BASELINE, ParallelPlan, ParamReport, PlanReport,
@@ -76,8 +77,7 @@ pub(crate) fn plan(args: &ParallelArgs, console: &mut Console<'_>) -> Result<u8,
             }
         }
         Searched::Plan(plan) => {
-            let machine = Chosen::of_args(&args.machine, options.n_devices as usize)?;
-            let plan = faster_of_both(plan, &options, &machine).map_err(failed)?;
+            let plan = faster_of_both(plan, &options).map_err(failed)?;
             tell(args, &options, &plan, console)?;
         }
     }
@@ -160,14 +160,10 @@ fn plan_within(module: &Module, asked: &Asked<'_>) -> Result<Searched, Diagnosti
 
 /// The plan, or that of the program as it is where its partitioned program keeps the memory limit and is predicted to be as fast: a search
 /// counts kernels and redistributions one after the other, a prediction beside each other.
-fn faster_of_both(
-    mut plan: Box<ParallelPlan>,
-    options: &SearchOptions,
-    machine: &Chosen,
-) -> Result<Box<ParallelPlan>, Diagnostic> {
+fn faster_of_both(mut plan: Box<ParallelPlan>, options: &SearchOptions) -> Result<Box<ParallelPlan>, Diagnostic> {
     let Some(mut as_it_is) = plan.as_it_is.take() else { return Ok(plan) };
-    let plain_s = predicted_s(&as_it_is, options, machine)?;
-    let rewritten_s = predicted_s(&plan, options, machine)?;
+    let plain_s = predicted_s(&as_it_is, &options.machine)?;
+    let rewritten_s = predicted_s(&plan, &options.machine)?;
     let Some(mut algebra) = plan.report.algebra.take() else { return Ok(plan) };
     algebra.predicted_s = Some([plain_s, rewritten_s]);
     let fits = match options.memory_limit {
@@ -189,12 +185,11 @@ fn faster_of_both(
 }
 
 /// What the partitioned program of a plan is predicted to take, in seconds.
-fn predicted_s(plan: &ParallelPlan, options: &SearchOptions, machine: &Chosen) -> Result<f64, Diagnostic> {
+fn predicted_s(plan: &ParallelPlan, machine: &Machine) -> Result<f64, Diagnostic> {
     let mut local = plan.module.clone();
-    let mut calls = parse_pipeline(PARTITION).map_err(|error| about_plan(error.to_string()))?;
-    machine.fill_calls(&mut calls);
-    run_calls(&mut local, None, &calls)?;
-    let time = predict_compiled(&local, FrequencyOptions::default(), &options.machine);
+    let target = Target { machine: machine.clone(), frequency: FrequencyOptions::default(), memory_limit: None };
+    run_for(&mut local, None, PARTITION, Some(&target))?;
+    let time = predict_compiled(&local, target.frequency, machine);
     time.map(|time| time.critical_path_s).map_err(|error| about_plan(error.to_string()))
 }
 
@@ -292,14 +287,20 @@ fn read_options(args: &ParallelArgs) -> Result<SearchOptions, Failure> {
 
 /// Runs a pipeline on a module; what stops it first.
 pub(super) fn run_passes(module: &mut Module, program: Option<KnownProgram>, pipeline: &str) -> Result<(), Diagnostic> {
-    let calls = parse_pipeline(pipeline).map_err(|error| about_plan(error.to_string()))?;
-    run_calls(module, program, &calls)
+    run_for(module, program, pipeline, None)
 }
 
-fn run_calls(module: &mut Module, program: Option<KnownProgram>, calls: &[PassCall]) -> Result<(), Diagnostic> {
-    let passes = bind(calls, &registry::passes()).map_err(|error| about_plan(error.to_string()))?;
+fn run_for(
+    module: &mut Module,
+    program: Option<KnownProgram>,
+    pipeline: &str,
+    target: Option<&Target>,
+) -> Result<(), Diagnostic> {
+    let calls = parse_pipeline(pipeline).map_err(|error| about_plan(error.to_string()))?;
+    let passes = bind(&calls, &registry::passes()).map_err(|error| about_plan(error.to_string()))?;
     let mut analyses = Analyses::default().with_program(program);
-    let stopped = run_pipeline(module, &mut analyses, &passes, RunOptions::default());
+    let options = RunOptions { target, ..RunOptions::default() };
+    let stopped = run_pipeline(module, &mut analyses, &passes, options);
     let first = |error: RunError| error.diagnostics.into_iter().next();
     stopped.map(|_| ()).map_err(|error| first(error).unwrap_or_else(|| about_plan("a pass stopped".into())))
 }

@@ -4,7 +4,7 @@ use super::arguments::PlacementArgs;
 use super::{machine_text, matrix_text, request, time_text, usage};
 use crate::arguments::ReportFormat;
 use crate::console::Console;
-use crate::{Failure, descriptions};
+use crate::{Failure, machine};
 use hlo_cluster::reduction::{ParallelismMatrix, Planner};
 use serde::Serialize;
 use std::fmt::Write;
@@ -34,7 +34,7 @@ struct Part {
 /// # Errors
 /// A wrong description of the machine, axes that do not fit it, or a plan that cannot be written.
 pub(crate) fn plan(args: &PlacementArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    let cluster = descriptions::cluster(&args.machine.cluster)?;
+    let cluster = machine::cluster(&args.machine.machine, args.machine.n_devices())?;
     let mut planner = Planner::new(&cluster, args.machine.rules.into());
     let matrices = ParallelismMatrix::all(planner.levels(), &args.machine.axes).map_err(usage)?;
     let mut placements = Vec::new();

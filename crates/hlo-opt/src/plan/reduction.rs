@@ -6,7 +6,7 @@ use crate::arguments::ReportFormat;
 use crate::console::Console;
 use crate::output::write_whole;
 use crate::report::bytes;
-use crate::{Failure, descriptions};
+use crate::{Failure, machine};
 use hlo_cluster::Cluster;
 use hlo_cluster::reduction::{MatrixPlan, PlannedStep, Planner, ReductionStep};
 use serde::Serialize;
@@ -56,7 +56,7 @@ struct Point {
 /// # Errors
 /// A wrong description of the machine, axes that do not fit it, or a plot or a plan that cannot be written.
 pub(crate) fn plan(args: &ReductionArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    let cluster = descriptions::cluster(&args.machine.cluster)?;
+    let cluster = machine::cluster(&args.machine.machine, args.machine.n_devices())?;
     let mut planner = Planner::new(&cluster, args.machine.rules.into());
     let request = request(&args.machine, &args.reduce);
     let plans = match &args.matrix {

@@ -3,7 +3,7 @@
 use super::arguments::{ReshardArgs, ReshardEmit};
 use super::{reshard_picture, time_text};
 use crate::console::Console;
-use crate::{Failure, descriptions};
+use crate::{Failure, machine};
 use hlo_ir::axes::AxisSharding;
 use hlo_ir::print::{PrintOptions, print_module};
 use hlo_ir::sharding::{LeafSharding, Sharding};
@@ -82,12 +82,12 @@ struct Question {
 /// # Errors
 /// A shape, a sharding or a machine that is none or does not fit.
 pub(crate) fn plan(args: &ReshardArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    let cluster = args.cluster.as_deref().map(descriptions::cluster).transpose()?;
     let question = Question::read(args)?;
     let n_devices = question.n_devices;
+    let cluster = args.machine.machine.as_deref().map(|name| machine::cluster(name, n_devices)).transpose()?;
     if let Some(cluster) = cluster.as_ref().filter(|cluster| (cluster.n_devices() as usize) < n_devices) {
         let found = format!("{} with {}", cluster.name(), cluster.n_devices());
-        return Err(Failure::Usage(format!("--cluster: expected at least {n_devices} devices, found {found}")));
+        return Err(Failure::Usage(format!("--machine: expected at least {n_devices} devices, found {found}")));
     }
     let [source, target] = &question.axes;
     let request = RedistributionRequest {
@@ -145,7 +145,7 @@ impl Question {
             leaf.axes(shape.rank(), n_devices).map_err(|error| Failure::Usage(format!("{option}: {error}")))
         };
         let axes = [axes("--from", &ends[0])?, axes("--to", &ends[1])?];
-        Ok(Question { shape, ends, axes, n_devices, has_cluster: args.cluster.is_some() })
+        Ok(Question { shape, ends, axes, n_devices, has_cluster: args.machine.machine.is_some() })
     }
 
     fn shape_text(&self, dims: &[i64]) -> String {

@@ -27,7 +27,7 @@ pub(crate) fn plan(args: &RulesArgs, console: &mut Console<'_>) -> Result<u8, Fa
             .map_err(|name| Failure::Usage(format!("--without-rule: expected a rule that --list names, found {name}")))
     };
     match &args.check {
-        Some(path) => check_file(path, &set()?, console),
+        Some(path) => check_file(path, &set, console),
         None => {
             console.print(list(&set()?).as_bytes())?;
             Ok(exit::OK)
@@ -35,7 +35,12 @@ pub(crate) fn plan(args: &RulesArgs, console: &mut Console<'_>) -> Result<u8, Fa
     }
 }
 
-fn check_file(path: &Path, set: &RuleSet, console: &mut Console<'_>) -> Result<u8, Failure> {
+/// Checks the rules of a file. The set takes a while to make: what is wrong with the file is said before.
+fn check_file(
+    path: &Path,
+    set: &dyn Fn() -> Result<RuleSet, Failure>,
+    console: &mut Console<'_>,
+) -> Result<u8, Failure> {
     let place = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| Failure::File(format!("{place}: {e}")))?;
     let diagnostic = |e: ParseError| {
@@ -45,15 +50,16 @@ fn check_file(path: &Path, set: &RuleSet, console: &mut Console<'_>) -> Result<u
     let none = || Failure::Diagnostics(format!("{place}:1:1: error: expected rules, found none\n"));
     if text.trim_start().starts_with('{') {
         let rules = read_collection(&text).map_err(diagnostic)?;
-        return if rules.is_empty() { Err(none()) } else { check_collection(&rules, set, console) };
+        return if rules.is_empty() { Err(none()) } else { check_collection(&rules, &set()?, console) };
     }
     let rules = parse_rules(&text).map_err(diagnostic)?;
     if rules.is_empty() {
         return Err(none());
     }
+    let set = set()?;
     let (mut out, mut worst) = (String::new(), exit::OK);
     for (rule, claimed) in &rules {
-        let (line, code) = verdict(rule, *claimed, set);
+        let (line, code) = verdict(rule, *claimed, &set);
         let _ = writeln!(out, "{}: {line}", rule.name);
         // A rule that is wrong weighs more than one of which nothing is known.
         if worst != exit::DIFFERENT && code != exit::OK {

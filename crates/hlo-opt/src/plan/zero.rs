@@ -8,7 +8,7 @@ use super::{retarget, time_text, zero_page, zero_picture};
 use crate::baseline::predict_compiled;
 use crate::complete::{Takes, read_completed};
 use crate::console::Console;
-use crate::machine::{self, Chosen};
+use crate::machine;
 use crate::{Failure, exit, presets};
 use hlo_analysis::Analyses;
 use hlo_analysis::frequency::{Frequencies, FrequencyOptions};
@@ -18,6 +18,7 @@ use hlo_ir::Module;
 use hlo_ir::diag::{Diagnostic, Entity};
 use hlo_mesh::Machine;
 use hlo_pass::MEMORY_LIMIT_RULE;
+use hlo_pass::Target;
 use hlo_pass::fastest::Ways;
 use hlo_pass::runner::{RunError, RunOptions, run_pipeline};
 use std::fmt::Write;
@@ -97,8 +98,9 @@ fn about_zero(message: String) -> Diagnostic {
 
 /// The ways to each form, on so many devices.
 fn ways_on(args: &ZeroArgs, n_devices: usize, memory_bytes: f64) -> Result<Ways, Failure> {
-    let chosen = Chosen::find(args.machine.machine.as_deref(), args.machine.device.as_deref(), n_devices)?;
-    presets::zero_ways(args.machine.cluster.as_deref(), chosen.as_ref(), memory_bytes)
+    let machine = machine::machine(&args.machine, n_devices)?;
+    let memory_limit = Some(memory_bytes as u64);
+    presets::zero_ways(Target { machine, frequency: FrequencyOptions::default(), memory_limit })
 }
 
 /// The rows of one number of devices. Of the ways to a form the fastest one that fits counts, else the fastest one.
@@ -113,8 +115,9 @@ fn rows_of(
     for way in &ways.ways {
         let mut result = way.after.map_or(module, |before| &made[before]).clone();
         let mut analyses = Analyses::default();
-        analyses.frequency_options = ways.frequency_options;
-        let outcome = run_pipeline(&mut result, &mut analyses, &way.passes, RunOptions::default());
+        let target = ways.target_of(way);
+        let options = RunOptions { target: Some(&target), ..RunOptions::default() };
+        let outcome = run_pipeline(&mut result, &mut analyses, &way.passes, options);
         let is_within = match outcome {
             // Nothing fits, as the other rows say.
             Err(error) if error.diagnostics.iter().any(|diagnostic| diagnostic.rule == MEMORY_LIMIT_RULE) => false,
@@ -122,7 +125,7 @@ fn rows_of(
             Ok(_) => true,
         };
         if is_within && !way.is_reference {
-            let mut row = row_of(&result, way.name, machine, ways.frequency_options, own);
+            let mut row = row_of(&result, way.name, machine, target.frequency, own);
             row.fits = row.peak_bytes as f64 <= limit;
             match rows.iter_mut().find(|known| known.form == way.name) {
                 Some(known) if rank(&row) < rank(known) => *known = row,

@@ -7,6 +7,7 @@ use hlo_analysis::annotations::ParamFacts;
 use hlo_analysis::program_kind::ProgramDecision;
 use hlo_ir::Module;
 use hlo_ir::print::{PrintOptions, print_module};
+use hlo_pass::Target;
 use hlo_pass::report::Artifact;
 use hlo_pass::runner::{BoundPass, RunError, RunOptions, run_pipeline};
 use hlo_prove::{Error, Options, Proof, Rules, Verdict, prove_chain};
@@ -21,7 +22,7 @@ pub(crate) struct Checked {
     pub n_unknown: usize,
 }
 
-/// Runs `passes` on `module`, which they made `result` of, and proves each. A pass that brings state into shards changes the
+/// Runs `passes`, each for its target, on `module`, which they made `result` of, and proves each. A pass that brings state into shards changes the
 /// signature; it and what follows are proved with the modules that it made for the way there and back around them.
 ///
 /// # Errors
@@ -30,7 +31,7 @@ pub(crate) fn prove_passes(
     mut module: Module,
     mut analyses: Analyses,
     result: &Module,
-    passes: &[&BoundPass],
+    passes: &[(&BoundPass, Target)],
     progress: &Progress,
 ) -> Result<Checked, String> {
     let facts = analyses.params.clone();
@@ -38,9 +39,10 @@ pub(crate) fn prove_passes(
     // Once a pass has changed the signature: the module before it, and the way there and back.
     let mut whole: Option<(Module, ProgramDecision)> = None;
     let (mut shard, mut unshard): (Option<Module>, Option<Module>) = (None, None);
-    for pass in passes {
+    for (pass, target) in passes {
         let (before, kind_before) = (module.clone(), analyses.program_kind(&module));
-        let summary = run_pipeline(&mut module, &mut analyses, std::slice::from_ref(*pass), RunOptions::default());
+        let for_target = RunOptions { target: Some(target), ..RunOptions::default() };
+        let summary = run_pipeline(&mut module, &mut analyses, std::slice::from_ref(*pass), for_target);
         let summary = summary
             .map_err(|RunError { pass, .. }| format!("--check=prove: pass `{pass}` fails when it runs again"))?;
         let Some(report) = summary.reports.into_iter().next().filter(|report| report.changed) else { continue };
@@ -141,7 +143,8 @@ mod tests {
     fn a_pass_that_changes_a_result_is_unknown_with_the_first_output() {
         let module = hlo_text::parse_module(STEP).expect("a module").module;
         let passes = hlo_pass::runner::bind(&parse_pipeline("wrong").expect("a pipeline"), &[&WRONG]).expect("a pass");
-        let passes: Vec<&BoundPass> = passes.iter().collect();
+        let target = || Target::unnamed().expect("a target");
+        let passes: Vec<(&BoundPass, Target)> = passes.iter().map(|pass| (pass, target())).collect();
         let wrong = hlo_text::parse_module(&STEP.replace("add", "multiply")).expect("a module").module;
         let progress = Progress::start(false);
         let prove = |result: &Module| prove_passes(module.clone(), Analyses::default(), result, &passes, &progress);

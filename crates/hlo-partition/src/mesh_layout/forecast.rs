@@ -46,7 +46,7 @@ impl Forecast {
         options: FrequencyOptions,
         deadline: Deadline,
     ) -> Result<Forecast, PartitionError> {
-        partition(&mut module, &Price::Bytes { launch: 1 }, rule, deadline)?;
+        partition(&mut module, (Price::Bytes { launch: 1 }, machine), rule, deadline)?;
         let frequencies = Frequencies::compute(&module, options);
         let time = predict(&module, &frequencies, machine)
             .map_err(|error| PartitionError::about("machine", Entity::Module, error.to_string()))?;

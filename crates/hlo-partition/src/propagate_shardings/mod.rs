@@ -61,7 +61,7 @@ mod why;
 
 use crate::error::PartitionError;
 use crate::mesh::ModuleMesh;
-use crate::prices::{MACHINE, PRICE, Price};
+use crate::prices::{PRICE, Price};
 use crate::sharding::Atom;
 use annotate::{LostClaim, Openness, annotate};
 use claims::ClaimReader;
@@ -92,7 +92,7 @@ pub(crate) static INFO: PassInfo = PassInfo {
     name: "propagate-shardings",
     help: "spread the user's shardings to all values, and print one on every instruction",
     options: OPTIONS,
-    build: |options| Ok(Box::new(PropagateShardings::new(options, Price::new(options, 0)?)?)),
+    build: |options| Ok(Box::new(PropagateShardings::new(options, Price::new(options, 0))?)),
 };
 
 const OPTIONS: &[OptionInfo] = &[
@@ -110,8 +110,6 @@ const OPTIONS: &[OptionInfo] = &[
     },
     OptionInfo { name: "open-results", kind: OptionKind::Text, default: "true", help: "the same for results" },
     PRICE,
-    MACHINE[0],
-    MACHINE[1],
     OptionInfo {
         name: "steps",
         kind: OptionKind::Int,
@@ -200,7 +198,8 @@ impl PropagateShardings {
         if let Some(order) = self.order {
             return Ok(run(&mut graph.values, &graph.ties, order)?);
         }
-        let (often, prices) = (how_often(module, graph, cx), self.price.of_devices(mesh.n_devices())?);
+        let prices = self.price.of_devices(&cx.target.machine, mesh.n_devices())?;
+        let often = how_often(module, graph, cx);
         let time = TimePricer::new(module, mesh, &graph.values, &prices);
         let (unit, scale) = if time.is_some() { ("microseconds", 1e6) } else { ("bytes over a link", 1.0) };
         let mut pricer = Pricer { projector: Projector::new(mesh.sizes()), often: &often, time };

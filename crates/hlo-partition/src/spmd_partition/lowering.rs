@@ -16,6 +16,7 @@ use hlo_ir::op::Flow;
 use hlo_ir::sharding::LeafSharding;
 use hlo_ir::shardy::{self, Meshes};
 use hlo_ir::{ArrayShape, CompId, DType, InstId, Module, Opcode, Shape};
+use hlo_mesh::Machine;
 use hlo_pass::Deadline;
 use hlo_pass::report::Decision;
 use hlo_spmd::redistribution::{Redistribution, RedistributionRequest, plan_redistribution};
@@ -134,11 +135,11 @@ impl<'m> Lowering<'m> {
     pub(super) fn new(
         module: &'m mut Module,
         entry: CompId,
-        (price, rule): (&Price, ComputeRule),
+        ((price, machine), rule): ((Price, &Machine), ComputeRule),
         deadline: Deadline,
     ) -> Result<Lowering<'m>, PartitionError> {
         let mesh = ModuleMesh::of(module)?;
-        let prices = price.of_devices(mesh.n_devices())?;
+        let prices = price.of_devices(machine, mesh.n_devices())?;
         let meshes = Meshes::of(&module.header)
             .map_err(|error| PartitionError::about("sharding", Entity::Module, error.to_string()))?;
         module.header.num_partitions = mesh.n_devices() as i64;

@@ -50,7 +50,7 @@ mod scan;
 mod shifts;
 
 use crate::error::PartitionError;
-use crate::prices::{MACHINE, PRICE, Price};
+use crate::prices::{PRICE, Price};
 use crate::sharding::ArraySharding;
 pub(crate) use choose::ComputeRule;
 use hlo_analysis::code::code_computations;
@@ -62,6 +62,7 @@ use hlo_ir::diag::Entity;
 use hlo_ir::header::EntryLayout;
 use hlo_ir::sharding::Sharding;
 use hlo_ir::{ArrayShape, CompId, InstId, Module, Opcode, Shape, shardy};
+use hlo_mesh::Machine;
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Deadline, Pass, PassCx, PassError, PassInfo};
@@ -74,7 +75,7 @@ pub(crate) static INFO: PassInfo = PassInfo {
     options: OPTIONS,
     build: |options| {
         let is_annotated_only = options.flag("annotate-only");
-        let price = Price::new(options, options.int("launch-bytes").max(0))?;
+        let price = Price::new(options, options.int("launch-bytes").max(0));
         Ok(Box::new(SpmdPartition { price, rule: compute_rule(options), is_annotated_only }))
     },
 };
@@ -100,8 +101,6 @@ const OPTIONS: &[OptionInfo] = &[
         default: "1",
         help: "price=bytes: what one more collective costs beside its bytes, in bytes that a link carries meanwhile",
     },
-    MACHINE[0],
-    MACHINE[1],
     COMPUTE,
     OptionInfo {
         name: "annotate-only",
@@ -129,7 +128,7 @@ impl Pass for SpmdPartition {
             return Ok(annotate_only(module)?);
         }
         let mut work = module.clone();
-        let decisions = partition(&mut work, &self.price, self.rule, cx.deadline)?;
+        let decisions = partition(&mut work, (self.price, &cx.target.machine), self.rule, cx.deadline)?;
         let n_collectives = decisions.iter().map(|decision| decision.collectives.len() as u64).sum();
         cx.report.count("collectives", n_collectives);
         cx.report.count("devices", work.n_devices() as u64);
@@ -194,13 +193,13 @@ pub(crate) fn why_per_device(module: &Module, analyses: &Analyses) -> Option<Str
 /// Writes the program of each device into `module`.
 pub(crate) fn partition(
     module: &mut Module,
-    price: &Price,
+    (price, machine): (Price, &Machine),
     rule: ComputeRule,
     deadline: Deadline,
 ) -> Result<Vec<Decision>, PartitionError> {
     let defect = |what: &str| PartitionError::about("partition", Entity::Module, what);
     let entry = module.entry().ok_or_else(|| defect("expected an entry computation"))?;
-    let mut lowering = Lowering::new(module, entry, (price, rule), deadline)?;
+    let mut lowering = Lowering::new(module, entry, ((price, machine), rule), deadline)?;
     let mut params = Vec::new();
     let mut marks = Vec::new();
     for param in lowering.module.comp(entry).params.clone() {

@@ -29,7 +29,7 @@ use super::spread::Spread;
 use super::write::Decided;
 use crate::error::PartitionError;
 use crate::mesh::ModuleMesh;
-use crate::prices::{MACHINE, PRICE, Price};
+use crate::prices::{PRICE, Price};
 use hlo_ir::Module;
 use hlo_ir::diag::Entity;
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
@@ -41,7 +41,7 @@ pub(crate) static INFO: PassInfo = PassInfo {
     name: "search-strategies",
     help: "find a strategy for every operator (MindSpore's double-recursive search, or by dynamic programming)",
     options: OPTIONS,
-    build: |options| Ok(Box::new(SearchStrategies::new(options, Price::new(options, LAUNCH_BYTES)?)?)),
+    build: |options| Ok(Box::new(SearchStrategies::new(options, Price::new(options, LAUNCH_BYTES))?)),
 };
 
 const OPTIONS: &[OptionInfo] = &[
@@ -71,8 +71,6 @@ const OPTIONS: &[OptionInfo] = &[
         help: "write strategies.toml beside the module: -o names a directory",
     },
     PRICE,
-    MACHINE[0],
-    MACHINE[1],
 ];
 
 /// What a collective costs beside its bytes where `algo=dp` counts bytes: some 2 µs of a link of 450 GB/s.
@@ -138,7 +136,7 @@ impl Pass for SearchStrategies {
         let decisions = match self.algorithm {
             Algorithm::DoubleRecursive(order) => double_recursive(&prepared, &mut spread, order, cx.deadline)?,
             Algorithm::DynamicProgramming => {
-                let prices = self.price.of_devices(self.n_devices as usize)?;
+                let prices = self.price.of_devices(&cx.target.machine, self.n_devices as usize)?;
                 let program = Program {
                     module: &prepared.before,
                     graph: &prepared.graph,

@@ -142,6 +142,7 @@ ENTRY main {{
 const OF_WARPS: &str = "add_products_of_warp";
 
 #[test]
+#[ignore = "takes long: .ci/nightly runs it"]
 fn convolutions_in_tiles_agree_with_the_evaluator() {
     let types = [
         ["f32", "f32"],
@@ -185,6 +186,7 @@ fn with_short_factors(case_of_f32: &Case, text: &str) -> Case {
 }
 
 #[test]
+#[ignore = "takes long: .ci/nightly runs it"]
 fn convolutions_in_tf32_agree_with_the_evaluator() {
     let how = EmitOptions { uses_tf32: true, ..EmitOptions::default() };
     let cases = (0..60).map(|seed| random_case(seed * 877 + 5, ["f32", "f32"]));

@@ -56,7 +56,7 @@ struct Seen {
 }
 
 fn see(module: &Module, parts: &[Part]) -> Seen {
-    let machine = Machine::from_args("[(gpu,4,20,1)]", "h100").expect("a machine");
+    let machine = Machine::parse("h100:[(gpu,4,20,1)]", 1).expect("a machine");
     let frequencies = Frequencies::compute(module, FrequencyOptions::default());
     let program = Program::read(module, &frequencies).expect("a program");
     let links = machine.network(4).expect("links");

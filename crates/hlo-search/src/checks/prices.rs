@@ -13,7 +13,7 @@ use hlo_ir::{ArrayShape, DType};
 use hlo_mesh::{Machine, Network};
 use hlo_spmd::redistribution::{RedistributionRequest, plan_redistribution};
 
-const CLUSTERS: [&str; 2] = ["", "[(node,NODES,12.5,2),(gpu,6,50,2)]"];
+const CLUSTERS: [&str; 2] = ["h200:switch", "[(node,NODES,12.5,2),(gpu,6,50,2)]"];
 
 const MESHES: [&[i64]; 9] = [&[6], &[12], &[2, 3], &[3, 2], &[2, 6], &[6, 2], &[2, 2, 3], &[2, 3, 2], &[3, 2, 2]];
 
@@ -22,7 +22,7 @@ const DIMS: [&[i64]; 6] = [&[3072], &[768, 1536], &[12, 24, 3072], &[769, 1000],
 
 fn network(cluster: &str, n_devices: i64) -> Network {
     let text = cluster.replace("NODES", &(n_devices / 6).to_string());
-    let machine = Machine::from_args(&text, "h200").expect("a machine");
+    let machine = Machine::parse(&text, 1).expect("a machine");
     machine.network(n_devices as usize).expect("a network")
 }
 

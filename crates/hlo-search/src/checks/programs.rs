@@ -239,7 +239,7 @@ fn tiny_programs_get_the_best_of_all_plans() {
             hlo_text::parse_bytes(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors:?}\n{text}")).module;
         let n_devices = [2, 4, 6][random.below(3) as usize];
         let all = clusters(n_devices);
-        let machine = Machine::from_args(&all[random.below(all.len() as u64) as usize], "h200").expect("a machine");
+        let machine = Machine::parse(&all[random.below(all.len() as u64) as usize], 1).expect("a machine");
         let frequencies = Frequencies::compute(&module, FrequencyOptions::default());
         let program = Program::read(&module, &frequencies).expect("a program");
         if program.ops.is_empty() {

@@ -49,9 +49,7 @@ use hlo_analysis::Preserved;
 use hlo_ir::diag::Entity;
 use hlo_ir::module::UserMap;
 use hlo_ir::{InstId, Module};
-use hlo_mesh::Machine;
-use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
-use hlo_pass::options::{OptionInfo, OptionKind, Options};
+use hlo_pass::options::{OptionInfo, OptionKind};
 use hlo_pass::report::Decision;
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
 use hlo_spmd::{CollectiveChange, DimRun, ShardBuilder, ShardFormat, SpmdError};
@@ -65,34 +63,20 @@ pub(crate) static INFO: PassInfo = PassInfo {
     name: "distribute-matrix-updates",
     help: "compute the updates of equal matrices (Muon, Shampoo) each on one device, and gather them",
     options: OPTIONS,
-    build: |options| Ok(Box::new(DistributeMatrixUpdates::new(options)?)),
+    build: |options| Ok(Box::new(DistributeMatrixUpdates { is_forced: options.text("profit") == "always" })),
 };
 
-const OPTIONS: &[OptionInfo] = &[
-    OptionInfo {
-        name: "profit",
-        kind: OptionKind::Word(&["auto", "always"]),
-        default: "auto",
-        help: "auto: where the module is predicted to be faster; always: wherever two updates are alike",
-    },
-    CLUSTER,
-    DEVICE,
-];
+const OPTIONS: &[OptionInfo] = &[OptionInfo {
+    name: "profit",
+    kind: OptionKind::Word(&["auto", "always"]),
+    default: "auto",
+    help: "auto: where the module is predicted to be faster; always: wherever two updates are alike",
+}];
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct DistributeMatrixUpdates {
     is_forced: bool,
-    machine: Machine,
-}
-
-impl DistributeMatrixUpdates {
-    fn new(options: &Options) -> Result<DistributeMatrixUpdates, WusError> {
-        Ok(DistributeMatrixUpdates {
-            is_forced: options.text("profit") == "always",
-            machine: machine_of(options).map_err(WusError::Machine)?,
-        })
-    }
 }
 
 /// How often the module is predicted anew where all kinds are distributed. Of more kinds, several of like size are tried at once.
@@ -152,10 +136,10 @@ impl DistributeMatrixUpdates {
         }
         let now_ns = match *known_ns {
             Some(now_ns) => now_ns,
-            None => cx.predicted_s(module, &self.machine)? * 1e9,
+            None => cx.predicted_s(module)? * 1e9,
         };
         cx.analyses.invalidate(Preserved { frequencies: true, ..Preserved::NONE });
-        let then_ns = cx.predicted_s(&work, &self.machine)? * 1e9;
+        let then_ns = cx.predicted_s(&work)? * 1e9;
         if !self.is_forced && then_ns >= now_ns {
             *known_ns = Some(now_ns);
             if let [kind] = kinds {

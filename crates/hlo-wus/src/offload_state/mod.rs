@@ -53,8 +53,6 @@ use hlo_analysis::Preserved;
 use hlo_analysis::memory::memory_sizes;
 use hlo_ir::Module;
 use hlo_ir::diag::Entity;
-use hlo_mesh::Machine;
-use hlo_pass::machine::{CLUSTER, DEVICE, machine_of};
 use hlo_pass::options::{OptionInfo, OptionKind, Options};
 use hlo_pass::report::{Decision, MemoryChange};
 use hlo_pass::{Changed, Pass, PassCx, PassError, PassInfo};
@@ -66,10 +64,10 @@ pub(crate) static INFO: PassInfo = PassInfo {
     help: "keep optimizer state in the memory of the host, and bring each array to the device for its update alone",
     options: &[
         OptionInfo {
-            name: "memory-limit",
+            name: "to",
             kind: OptionKind::Int,
             default: "0",
-            help: "bytes that a device has for the step (30GiB): as few arrays as keep it, the largest first; 0: all state",
+            help: "the peak to reach (30GiB): as few arrays as reach it, the largest first; 0: the memory limit, or without one all state",
         },
         OptionInfo {
             name: "min-bytes",
@@ -83,8 +81,6 @@ pub(crate) static INFO: PassInfo = PassInfo {
             default: "",
             help: "which output is the next value of which parameter, beside the header's aliases, as [PARAM:OUTPUT,…]",
         },
-        CLUSTER,
-        DEVICE,
     ],
     build: |options| Ok(Box::new(OffloadState::new(options)?)),
 };
@@ -92,19 +88,18 @@ pub(crate) static INFO: PassInfo = PassInfo {
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct OffloadState {
-    limit: u64,
+    /// The peak to reach; `None`: the memory limit.
+    to: Option<u64>,
     min_bytes: u64,
     pairs: Vec<Pair>,
-    machine: Machine,
 }
 
 impl OffloadState {
     fn new(options: &Options) -> Result<OffloadState, WusError> {
         Ok(OffloadState {
-            limit: options.int("memory-limit").unsigned_abs(),
+            to: Some(options.int("to").unsigned_abs()).filter(|&bytes| bytes > 0),
             min_bytes: options.int("min-bytes").unsigned_abs(),
             pairs: parse_pairs(options.text("state-pairs"))?,
-            machine: machine_of(options).map_err(WusError::Machine)?,
         })
     }
 }
@@ -120,19 +115,20 @@ impl Pass for OffloadState {
             cx.report.decisions.push(Decision::about(module, param, "left", why));
         }
         let before = memory_sizes(module);
-        if self.limit > 0 && before.peak_bytes <= self.limit {
+        let goal = self.to.or(cx.target.memory_limit);
+        if goal.is_some_and(|goal| before.peak_bytes <= goal) {
             let why = format!("{} bytes at the peak are within the limit", before.peak_bytes);
             cx.report.unchanged_because = Some(why);
             return Ok(Changed::No);
         }
         states.sort_by_key(|state| (std::cmp::Reverse(state.bytes), state.param_number));
-        let made = self.make(module, &states, cx)?;
+        let made = make(module, &states, goal, cx)?;
         let least_bytes = made.as_ref().map_or(before.peak_bytes, |made| made.peak_bytes.min(before.peak_bytes));
-        if self.limit > 0 && least_bytes > self.limit {
-            return Err(above_limit(self.limit, least_bytes, before.peak_bytes, states.len()));
+        if let Some(goal) = goal.filter(|&goal| least_bytes > goal) {
+            return Err(above_limit(goal, least_bytes, before.peak_bytes, states.len()));
         }
         let is_lower =
-            |made: &Made| self.limit > 0 || made.peak_bytes as f64 <= before.peak_bytes as f64 * (1.0 - LEAST_SAVED);
+            |made: &Made| goal.is_some() || made.peak_bytes as f64 <= before.peak_bytes as f64 * (1.0 - LEAST_SAVED);
         let Some(made) = made.filter(is_lower) else {
             cx.report.unchanged_because = Some(match states.is_empty() {
                 true => "no array of state is large enough, or the header does not say what is state; behind a call none is seen (inline-calls)".into(),
@@ -141,7 +137,7 @@ impl Pass for OffloadState {
             return Ok(Changed::No);
         };
         let (n_states, peak_bytes) = (made.n_states, made.peak_bytes);
-        let before_ns = cx.predicted_s(module, &self.machine)? * 1e9;
+        let before_ns = cx.predicted_s(module)? * 1e9;
         let named = |state: &State| {
             let reason =
                 format!("no gradient depends on it; it is on the device from %{} on", state.first_user(module));
@@ -151,7 +147,7 @@ impl Pass for OffloadState {
         let moved_bytes: u64 = states.iter().take(n_states).map(|state| state.bytes).sum();
         *module = made.module;
         cx.analyses.invalidate(Preserved { frequencies: true, ..Preserved::NONE });
-        let after_ns = cx.predicted_s(module, &self.machine)? * 1e9;
+        let after_ns = cx.predicted_s(module)? * 1e9;
         let told = Decision {
             subject: "state".into(),
             bytes: moved_bytes,
@@ -184,7 +180,9 @@ fn above_limit(limit: u64, least_bytes: u64, before_bytes: u64, n_states: usize)
     PassError::above_limit(
         limit,
         least_bytes,
-        format!("{why}; give a larger memory-limit, or shard the state first (--preset sharded-state)"),
+        format!(
+            "{why}; allow a higher peak (--memory-limit, or to=), or shard the state first (--preset sharded-state)"
+        ),
     )
 }
 
@@ -201,40 +199,38 @@ const MAX_TRIES: usize = 32;
 /// Without a limit, state stays where the peak is not lowered by this share: copies cost time.
 const LEAST_SAVED: f64 = 0.01;
 
-impl OffloadState {
-    /// The fewest states on the host that keep the limit, the largest first. Without a limit, or where none keep it,
-    /// those with the least peak; `None` where there is no state.
-    fn make(&self, module: &Module, states: &[State], cx: &PassCx<'_>) -> Result<Option<Made>, PassError> {
-        let make = |n_states: usize| -> Result<Made, PassError> {
-            cx.check_deadline()?;
-            let mut work = module.clone();
-            offload(&mut work, &states[..n_states])?;
-            let peak_bytes = memory_sizes(&work).peak_bytes;
-            Ok(Made { module: work, n_states, peak_bytes })
-        };
-        let fits = |made: &Made| self.limit > 0 && made.peak_bytes <= self.limit;
-        let n_tries = states.len().min(MAX_TRIES);
-        let (mut best, mut too_few): (Option<Made>, usize) = (None, 0);
-        for at in 1..=n_tries {
-            let made = make(states.len() * at / n_tries)?;
-            if fits(&made) {
-                best = Some(made);
-                break;
-            }
-            too_few = made.n_states;
-            if best.as_ref().is_none_or(|best| made.peak_bytes < best.peak_bytes) {
-                best = Some(made);
-            }
+/// The fewest states on the host that keep the limit, the largest first. Without a limit, or where none keep it,
+/// those with the least peak; `None` where there is no state.
+fn make(module: &Module, states: &[State], goal: Option<u64>, cx: &PassCx<'_>) -> Result<Option<Made>, PassError> {
+    let make = |n_states: usize| -> Result<Made, PassError> {
+        cx.check_deadline()?;
+        let mut work = module.clone();
+        offload(&mut work, &states[..n_states])?;
+        let peak_bytes = memory_sizes(&work).peak_bytes;
+        Ok(Made { module: work, n_states, peak_bytes })
+    };
+    let fits = |made: &Made| goal.is_some_and(|goal| made.peak_bytes <= goal);
+    let n_tries = states.len().min(MAX_TRIES);
+    let (mut best, mut too_few): (Option<Made>, usize) = (None, 0);
+    for at in 1..=n_tries {
+        let made = make(states.len() * at / n_tries)?;
+        if fits(&made) {
+            best = Some(made);
+            break;
         }
-        let Some(mut best) = best else { return Ok(None) };
-        // Between `too_few`, which is above the limit, and the best, which is within.
-        while fits(&best) && best.n_states - too_few > 1 {
-            let made = make(too_few + (best.n_states - too_few) / 2)?;
-            match fits(&made) {
-                true => best = made,
-                false => too_few = made.n_states,
-            }
+        too_few = made.n_states;
+        if best.as_ref().is_none_or(|best| made.peak_bytes < best.peak_bytes) {
+            best = Some(made);
         }
-        Ok(Some(best))
     }
+    let Some(mut best) = best else { return Ok(None) };
+    // Between `too_few`, which is above the limit, and the best, which is within.
+    while fits(&best) && best.n_states - too_few > 1 {
+        let made = make(too_few + (best.n_states - too_few) / 2)?;
+        match fits(&made) {
+            true => best = made,
+            false => too_few = made.n_states,
+        }
+    }
+    Ok(Some(best))
 }

@@ -104,9 +104,9 @@ pub(super) fn forms(tool: &Path, program: &Program, text: &str, asked: bool) -> 
     if text.len() > LARGE_BYTES && !asked {
         return Ok(Vec::new());
     }
-    let form = |name: String, state: &'static str, more: String, after: &str| Combination {
+    let form = |name: String, state: &'static str, setting: String, after: &str| Combination {
         name: format!("{state}/{name}/none"),
-        pipeline: format!("{BEFORE},shard-weight-update{{min-bytes=0,state={state}{more}}},dce{after}"),
+        pipeline: format!("{setting}{BEFORE},shard-weight-update{{min-bytes=0,state={state}}},dce{after}"),
         state,
         combine: "none",
         is_corrupted: false,
@@ -116,7 +116,7 @@ pub(super) fn forms(tool: &Path, program: &Program, text: &str, asked: bool) -> 
     if let Some((least, whole)) = peaks(tool, program)? {
         found.extend(SHARES.map(|share| {
             let limit = least + whole.saturating_sub(least) * share / 100;
-            form(format!("limit-{share}"), "auto", format!(",memory-limit={limit}"), "")
+            form(format!("limit-{share}"), "auto", format!("@memory-limit={limit};"), "")
         }));
     }
     Ok(found)
@@ -127,7 +127,7 @@ pub(super) fn forms(tool: &Path, program: &Program, text: &str, asked: bool) -> 
 fn peaks(tool: &Path, program: &Program) -> Result<Option<(u64, u64)>, String> {
     let mut command = Command::new(tool);
     command.arg(&program.file).args(["-q", "-o", "-", "--pass"]);
-    command.arg(format!("{BEFORE},shard-weight-update{{min-bytes=0,state=auto,memory-limit=1}}"));
+    command.arg(format!("@memory-limit=1;{BEFORE},shard-weight-update{{min-bytes=0,state=auto}}"));
     if let Some(like) = &program.like {
         command.arg("--replicated-params").arg(format!("like:{}", like.display()));
     }

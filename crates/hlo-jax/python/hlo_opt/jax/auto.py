@@ -104,8 +104,6 @@ def auto(
     sizes = _primes(len(found))
     mesh = Mesh(np.array(found).reshape(sizes), [f"axis{number}" for number in range(len(sizes))])
     words = [f"devices={len(found)}", "even=ends"]
-    if memory_limit is not None:
-        words.append(f"memory-limit={memory_limit}")
     if effort is not None:
         words.append(f"effort={effort}")
     search = f"auto-parallel{{{','.join(words)}}}"
@@ -121,6 +119,7 @@ def auto(
         deadline_s=deadline_s,
         strict=strict,
         search=search,
+        memory_limit=memory_limit,
     )
     return around(step, AutoStep(jitted, options))
 

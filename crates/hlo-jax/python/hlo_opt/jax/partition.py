@@ -233,7 +233,8 @@ def _own(step: Lowered, whole: bytes, of_xla: OfXla, options: Options) -> tuple[
     if options.search is not None and _repeats_all(module):
         raise Declined(_why_repeated(told, step.mesh.devices.size))
     mesh, params, outputs = _specs(step, module, is_search=options.search is not None)
-    of_machine = [] if options.machine is None else ["--machine", options.machine]
+    of_target = [] if options.machine is None else ["--machine", options.machine]
+    of_target += [] if options.memory_limit is None else ["--memory-limit", str(options.memory_limit)]
     sharding_of = lambda avals, specs: [_sharding_of(aval, spec, mesh) for aval, spec in zip(avals, specs)]
     sharded = Sharded(
         module=module.to_proto(),
@@ -246,7 +247,7 @@ def _own(step: Lowered, whole: bytes, of_xla: OfXla, options: Options) -> tuple[
         output_shardings=sharding_of(step.outputs, outputs),
         cut=[],
         machine=told["totals"]["machine"],
-        page_args=[*page, *of_machine],
+        page_args=[*page, *of_target],
         failure_of_xla=of_xla.failure,
     )
     return partitioned_as(step, whole, mesh, params, outputs), sharded
@@ -315,7 +316,11 @@ def _run(
     """The program of each device by a preset, or by passes; and what is told of it."""
     passes = SEPARATE if pipeline is None else f"{pipeline},{SEPARATE}"
     module, report = Module.parse(whole).run(
-        passes, preset=preset, machine=options.machine, timeout_s=options.deadline_s
+        passes,
+        preset=preset,
+        machine=options.machine,
+        memory_limit=options.memory_limit,
+        timeout_s=options.deadline_s,
     )
     (told,) = report.json["modules"]
     return module, told

@@ -27,6 +27,8 @@ class Options:
     strict: bool
     #: A preset that decides how arguments come.
     search: str | None = None
+    #: Bytes that a device has for the step.
+    memory_limit: int | None = None
 
 
 def check_alone(mesh: Any, rules: Any, layout: Any, names: Any, strategies: Any) -> None:

@@ -154,7 +154,7 @@ class Sharded:
     repeated: tuple[int, int] | None = None
 
 
-_MACHINE = "the name of a machine (such as 'h100', or 'h200:4' for four nodes)"
+_MACHINE = "the name of a machine (such as 'h100', 'h200:4' for four nodes, or 'a100:[(node,2),(gpu,8)]' for other links)"
 
 
 def checked_machine(machine: Any) -> str | None:
@@ -167,6 +167,14 @@ def checked_machine(machine: Any) -> str | None:
     """
     if checked_text("machine", machine, _MACHINE) is None:
         return None
+    links = machine.strip().partition(":")[2].strip() or machine.strip()
+    if machine.strip().endswith(".toml"):
+        return machine.strip()
+    if links.startswith("[") or links == "switch":
+        error = _native.machine_error(machine.strip())
+        if error is not None:
+            raise ValueError(error if error.startswith("machine") else f"machine: {error}")
+        return machine.strip()
     name, colon, n_nodes = machine.strip().partition(":")
     if colon and not (n_nodes.isdecimal() and int(n_nodes) > 0):
         found = f"found {n_nodes!r} in {machine!r}"
@@ -197,24 +205,23 @@ def check_nodes(machine: str | None, n_devices: int) -> None:
         Declined: they cannot, and why.
     """
     name, _, n_nodes = (machine or "").partition(":")
-    if n_nodes and n_devices % int(n_nodes):
+    if n_nodes.isdecimal() and n_devices % int(n_nodes):
         raise Declined(
             f"machine={machine!r}: expected a number of nodes that divides the {n_devices} devices, found {n_nodes}; "
             f"{name!r} alone takes as few nodes as the devices fill"
         )
 
 
-def _run(step: Partitioned, preset: str, passes: str, machine: str | None, deadline_s: float | None) -> dict[str, Any]:
+def _run(step: Partitioned, preset: str, passes: str, target: list[str], deadline_s: float | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hlo_opt_") as folder:
-        return _run_in(folder, step, preset, passes, machine, deadline_s)
+        return _run_in(folder, step, preset, passes, target, deadline_s)
 
 
 def _run_in(
-    folder: str, step: Partitioned, preset: str, passes: str, machine: str | None, deadline_s: float | None
+    folder: str, step: Partitioned, preset: str, passes: str, target: list[str], deadline_s: float | None
 ) -> dict[str, Any]:
     report = os.path.join(folder, "report.json")
-    of_machine = [] if machine is None else ["--machine", machine]
-    what = ["--preset", preset, *of_machine]
+    what = ["--preset", preset, *target]
     limit = [] if deadline_s is None else ["--timeout", repr(float(deadline_s))]
     args = [*what, *limit, "--pass", passes, "--output-format", "proto", "-o", folder, "--report-file", report, "-"]
     code, _, said = _native.run(args, step.module)
@@ -263,22 +270,26 @@ def _passes(form: str, offload: bool, pairs: list[tuple[int, int]], memory_limit
     passes = f"{SEPARATE},{AHEAD}" if form == "parameters" and memory_limit is None else SEPARATE
     if not offload:
         return passes
-    options = f"min-bytes={LEAST_OFFLOADED_BYTES},memory-limit={memory_limit or 0}{_said(pairs)}"
+    options = f"min-bytes={LEAST_OFFLOADED_BYTES},to={memory_limit or 0}{_said(pairs)}"
     return f"{passes},offload-state{{{options}}}"
 
 
-def _options(
-    step: Partitioned, form: str, pairs: list[tuple[int, int]], pins: dict[int, bool], memory_limit: int | None
-) -> str:
+def _options(step: Partitioned, form: str, pairs: list[tuple[int, int]], pins: dict[int, bool]) -> str:
     said = _said(pairs)
     # What the script cuts itself has tiles, and padding within each of them is no padding of the whole.
     is_whole = not any(axes is not None for param, _ in pairs for axes in step.param_specs[param])
     cuts = "padded" if is_whole and padded.is_known() else "even"
     if pins:
         said += f",pins=[{','.join(f'{n}:{_PINNED[is_cut]}' for n, is_cut in pins.items())}]"
-    # Weights that are in shards may be gathered a second time for the backward pass instead of being kept.
-    limit = f",memory-limit={memory_limit}" if form == "parameters" and memory_limit is not None else ""
-    return f"sharded-state{{objective=memory,cuts={cuts},state={form}{said}{limit}}}"
+    return f"sharded-state{{objective=memory,cuts={cuts},state={form}{said}}}"
+
+
+def _target(form: str, machine: str | None, memory_limit: int | None) -> list[str]:
+    """The options about the target. Weights that are in shards may be gathered a second time for the backward pass
+    instead of being kept; the other forms have nothing to choose within a limit."""
+    of_machine = [] if machine is None else ["--machine", machine]
+    has_limit = form == "parameters" and memory_limit is not None
+    return [*of_machine, "--memory-limit", str(memory_limit)] if has_limit else of_machine
 
 
 _PINNED = {True: "sharded", False: "whole"}
@@ -367,9 +378,9 @@ def _run_pinned(
     pairs, pins = said
     run = lambda pins: _run(
         step,
-        _options(step, form, pairs, pins, limit),
+        _options(step, form, pairs, pins),
         _passes(form, asked.offload, pairs, limit),
-        asked.machine,
+        _target(form, asked.machine, limit),
         asked.deadline_s,
     )
     try:
