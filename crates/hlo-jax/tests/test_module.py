@@ -481,7 +481,8 @@ def test_content_is_text_or_bytes() -> None:
         ({"passes": "dce{"}, "passes: pipeline string:"),
         ({"preset": "data-paralel"}, "did you mean `data-parallel`?"),
         ({"preset": "gpu", "machine": "h300"}, "did you mean `h200`?"),
-        ({"preset": "gpu", "device": "nothing"}, "nothing"),
+        ({"preset": "gpu", "machine": "nothing:switch"}, "nothing"),
+        ({"preset": "gpu", "memory_limit": "much"}, "memory_limit"),
         ({}, "expected passes or a preset, found neither"),
     ],
 )
@@ -489,6 +490,17 @@ def test_a_wrong_option_of_a_run_is_told(options: dict[str, str], expected: str)
     with pytest.raises(UsageError) as raised:
         Module.parse(LOOP).run(**options)
     assert expected in str(raised.value)
+
+
+def test_a_device_is_part_of_the_machine() -> None:
+    module = Module.parse(LOOP)
+    for call in (module.run, module.audit):
+        with pytest.raises(TypeError, match="device= is not taken; write machine='a100:switch'"):
+            call(device="a100")  # type: ignore[call-arg]
+    _, report = module.run(preset="data-parallel", machine="a100:[(node,2),(gpu,2)]")
+    assert "a100, [(node,2),(gpu,2)]" in report.json["modules"][0]["totals"]["machine"]
+    with pytest.raises(HloError, match="memory-limit"):
+        module.run(preset="data-parallel", memory_limit=1)
 
 
 def test_other_wrong_options_are_told() -> None:
@@ -542,7 +554,7 @@ def test_passes_end() -> None:
 
 def test_words_are_not_empty() -> None:
     module = Module.parse(LOOP)
-    for said in ({"passes": " "}, {"preset": ""}, {"passes": "dce", "machine": ""}, {"passes": "dce", "device": ""}):
+    for said in ({"passes": " "}, {"preset": ""}, {"passes": "dce", "machine": ""}):
         with pytest.raises(UsageError, match="expected a name, found"):
             module.run(**said)
     with pytest.raises(TypeError, match="path: expected a path, found 4 of type int"):

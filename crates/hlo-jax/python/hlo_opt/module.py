@@ -142,6 +142,9 @@ class Report:
         """Whether a pass changed something."""
         return any(report["changed"] for module in self.json["modules"] for report in module["reports"])
 
+#: A device alone is a machine without said links.
+IN_PLACE_OF_DEVICE = {"device": "machine='a100:switch', or 'a100:[(node,2),(gpu,8)]' with links"}
+
 
 class Module:
     """A verified HLO module. It never changes: passes give a new one.
@@ -268,7 +271,7 @@ class Module:
         buffers = tuple(LiveBuffer(**{**buffer, "index": tuple(buffer["index"])}) for buffer in live)
         return Memory(**{**facts, "peak_at": tuple(facts["peak_at"]), "live_at_peak": buffers})
 
-    @checks_names
+    @checks_names(replaced=IN_PLACE_OF_DEVICE)
     def run(
         self,
         passes: str | None = None,
@@ -361,7 +364,7 @@ class Module:
         computed = self._native.evaluate(given, is_for_all, max_steps, timeout_s)
         return [[from_native(*array) for array in one] for one in computed]
 
-    @checks_names
+    @checks_names(replaced=IN_PLACE_OF_DEVICE)
     def audit(
         self,
         *,
