@@ -7,7 +7,8 @@ use hlo_tests::{root, samples};
 /// The fenced block that follows a line with `marker`.
 fn block<'t>(readme: &'t str, marker: &str) -> &'t str {
     let after = readme.split_once(marker).unwrap_or_else(|| panic!("expected `{marker}` in the README")).1;
-    let inside = after.split_once("```text\n").expect("a block after the marker").1;
+    let inside =
+        after.split_once("```").and_then(|(_, rest)| rest.split_once('\n')).expect("a block after the marker").1;
     inside.split_once("```").expect("the end of the block").0
 }
 
@@ -124,6 +125,24 @@ fn a_machine_that_is_described_by_options_takes_the_sample() {
     let (code, _, summary) = tool::run(["--machine", machine, "--preset", "data-parallel", &sample]);
     assert_eq!(code, 0, "{summary}");
     assert!(summary.contains("8 x a100"), "{summary}");
+}
+
+#[test]
+fn the_described_machine_is_one() {
+    let readme = std::fs::read_to_string(root().join("../crates/hlo-cluster/README.md")).expect("the README");
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme-pod.toml");
+    std::fs::write(&file, block(&readme, "<!-- machine -->")).expect("a file");
+    let (file, sample) = (file.display().to_string(), root().join("programs/mlp_sgd_wide.hlo").display().to_string());
+    for (machine, said) in [
+        (file.as_str(), "8 x a100, pod"),
+        ("h200:4", "8 x h200, 4 x dgx-h200"),
+        ("[(node,2),(gpu,4)]", "8 x h200, [(node,2),(gpu,4)]"),
+        ("a100:switch", "8 x a100, one switch"),
+    ] {
+        let (code, stdout, stderr) = tool::run(["analyze", "time", "--machine", machine, &sample]);
+        assert_eq!(code, 0, "{machine}: {stderr}");
+        assert!(stdout.starts_with(&format!("predicted on {said}")), "{machine}: {stdout}");
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What holds of every op with one factor rule: a row for each rule, a column for each property.
 //!
-//! Passes and prices ask a column. A new rule gets its row here and needs no match elsewhere. Each column is held to the evaluator by a
-//! test over all samples of ops (`tests/factor_rows.rs`).
+//! Passes and prices ask a column. A new rule gets its row here, and few matches elsewhere. A test over all samples of ops
+//! (`tests/factor_rows.rs`) holds `reach`, `reads`, `places`, `is_one_to_one`, `sees_layouts` and `linear` to the evaluator; the
+//! others are what kernels and passes can do, and their own tests show it.
 
 use super::FactorRule;
 
@@ -135,12 +136,11 @@ impl FactorRule {
     /// The rule's columns.
     pub const fn row(self) -> FactorRow {
         use {DimPlaces as P, KernelForm as W, Linear as L, Reach as R, Stacks as S};
-        let (each, free) = (L::Each, true);
         match self {
             FactorRule::Elementwise => FactorRow {
                 reach: R::Same,
                 places: P::All,
-                writes_any_layout: free,
+                writes_any_layout: true,
                 stacks: S::All,
                 linear: L::ByFormula,
                 ..MOVED
@@ -148,25 +148,25 @@ impl FactorRule {
             FactorRule::Broadcast => FactorRow {
                 reach: R::Often,
                 is_one_to_one: false,
-                writes_any_layout: free,
+                writes_any_layout: true,
                 stacks: S::All,
-                linear: each,
+                linear: L::Each,
                 ..MOVED
             },
-            FactorRule::Reshape => FactorRow { stacks: S::All, linear: each, ..MOVED },
+            FactorRule::Reshape => FactorRow { stacks: S::All, linear: L::Each, ..MOVED },
             FactorRule::Bitcast => FactorRow { sees_layouts: true, ..MOVED },
             FactorRule::BitcastConvert => FactorRow { reach: R::Same, sees_layouts: true, ..MOVED },
             FactorRule::Transpose => {
-                FactorRow { places: P::Permuted, writes_any_layout: free, stacks: S::All, linear: each, ..MOVED }
+                FactorRow { places: P::Permuted, writes_any_layout: true, stacks: S::All, linear: L::Each, ..MOVED }
             }
-            FactorRule::Reverse => FactorRow { places: P::First, writes_any_layout: free, stacks: S::All, ..MOVED },
+            FactorRule::Reverse => FactorRow { places: P::First, writes_any_layout: true, stacks: S::All, ..MOVED },
             FactorRule::Slice => FactorRow {
                 reads: Reads::Picks,
                 places: P::First,
                 is_one_to_one: false,
-                writes_any_layout: free,
+                writes_any_layout: true,
                 stacks: S::All,
-                linear: each,
+                linear: L::Each,
                 ..MOVED
             },
             FactorRule::DynamicSlice => FactorRow {
@@ -174,27 +174,27 @@ impl FactorRule {
                 reads: Reads::Picks,
                 places: P::First,
                 is_one_to_one: false,
-                writes_any_layout: free,
+                writes_any_layout: true,
                 ..MOVED
             },
             FactorRule::DynamicUpdateSlice => {
                 FactorRow { kernel: W::Updates, reach: R::Same, reads: Reads::Around, places: P::First, ..OWN }
             }
             FactorRule::Pad => {
-                FactorRow { places: P::First, is_one_to_one: false, writes_any_layout: free, stacks: S::First, ..MOVED }
+                FactorRow { places: P::First, is_one_to_one: false, writes_any_layout: true, stacks: S::First, ..MOVED }
             }
             FactorRule::Concatenate => FactorRow {
                 reach: R::OnceAny,
                 places: P::All,
                 is_one_to_one: false,
-                writes_any_layout: free,
+                writes_any_layout: true,
                 stacks: S::All,
                 linear: L::Together,
                 ..MOVED
             },
-            FactorRule::Iota => FactorRow { kernel: W::Light, writes_any_layout: free, ..OWN },
-            FactorRule::Dot => FactorRow { writes_any_layout: free, stacks: S::All, linear: each, ..OWN },
-            FactorRule::Convolution => FactorRow { linear: each, ..OWN },
+            FactorRule::Iota => FactorRow { kernel: W::Light, writes_any_layout: true, ..OWN },
+            FactorRule::Dot => FactorRow { writes_any_layout: true, stacks: S::All, linear: L::Each, ..OWN },
+            FactorRule::Convolution => FactorRow { linear: L::Each, ..OWN },
             FactorRule::Reduce => {
                 FactorRow { kernel: W::Reduction, reach: R::Once, reads: Reads::Share, stacks: S::First, ..OWN }
             }
