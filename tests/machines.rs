@@ -39,7 +39,7 @@ fn analyze_time_reads_files_of_machines() {
     assert!(alone.starts_with("predicted on 2 x slowpoke, one switch\n"), "{alone}");
     let one_switch = run(&["analyze", "time", "--machine", "a100:switch", &module]).stdout;
     assert!(one_switch.starts_with("predicted on 2 x a100, one switch\n"), "{one_switch}");
-    // What is wrong with a file is said.
+    // A wrong file is named.
     let missing = run(&["analyze", "time", "--machine", "no-such.toml", &module]);
     assert!(missing.code == 1 && missing.stderr.contains("cannot read `no-such.toml`"), "{}", missing.stderr);
     let refused = run(&["analyze", "time", "--machine", &write("wrong.toml", "name = 3\n"), &module]);

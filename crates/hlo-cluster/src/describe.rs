@@ -105,7 +105,7 @@ pub(crate) fn shipped_levels(name: &str) -> Result<(Vec<Level>, f64), ClusterErr
     Ok((cluster.levels().to_vec(), cluster.launch_s()))
 }
 
-/// What a description of a machine says.
+/// The name, device and links that a description says.
 pub(crate) struct MachineText {
     pub name: String,
     pub device: Option<DeviceProfile>,

@@ -5,8 +5,8 @@ use crate::device::DeviceProfile;
 use crate::error::ClusterError;
 use crate::topology::{Cluster, Count, Level};
 
-/// Machines of as many nodes as a module has devices for: the name, the profile of the devices, and the shipped cluster whose
-/// nodes they are.
+/// Machines of as many nodes as a module has devices for: the name, the profile of the devices, and the shipped
+/// cluster whose nodes they are.
 const NODES: [(&str, &str, &str); 4] = [
     ("a100", "a100", "dgx-a100"),
     ("b200", "b200", "dgx-b200"),
@@ -127,7 +127,7 @@ impl MachineName {
         Ok((self.device.clone(), cluster))
     }
 
-    /// What each device is.
+    /// The profile of each device.
     pub fn device(&self) -> &DeviceProfile {
         &self.device
     }

@@ -14,7 +14,7 @@ pub(crate) fn toml_error(what: &str, text: &str, error: &toml::de::Error) -> Clu
     ClusterError::new(format!("{what}, line {line}, column {column}"), expected, found)
 }
 
-/// What was expected and what was found, from the parser's one sentence.
+/// Splits the parser's one sentence into the expected and the found.
 fn said_by_parser(message: &str, at: String) -> (String, String) {
     if let Some(field) = message.strip_prefix("missing field ") {
         return (format!("a field {field}"), "none".into());

@@ -41,7 +41,7 @@ fn main(py: Python<'_>, args: Vec<String>) -> PyResult<u8> {
     .map_err(PyRuntimeError::new_err)
 }
 
-/// What is wrong with a machine as `--machine` takes it, files apart; `None` if nothing is.
+/// Checks a machine as `--machine` takes it, files apart: the error, or `None`.
 #[pyfunction]
 fn machine_error(text: &str) -> Option<String> {
     MachineName::parse(text).err().map(|error| error.to_string())

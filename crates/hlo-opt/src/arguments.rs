@@ -183,7 +183,7 @@ pub(crate) struct OptimizeArgs {
     /// Run a pipeline that has a name (before --pass): data-parallel, sharded-state, gpu
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::preset))]
     pub preset: Option<String>,
-    /// What passes price for and keep.
+    /// The machine, trip counts and limit of all passes.
     #[command(flatten)]
     pub target: TargetArgs,
     /// List the passes and their options, and the presets

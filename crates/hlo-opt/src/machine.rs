@@ -1,5 +1,5 @@
-//! The target of passes as the command line says it: `--machine`, `--unknown-trip-count`, `--memory-limit`, or settings in front of a
-//! pipeline.
+//! The target of passes as the command line says it: `--machine`, `--unknown-trip-count`, `--memory-limit`, or settings
+//! in front of a pipeline.
 
 use crate::target_arguments::{MachineArgs, TargetArgs};
 use crate::{Failure, descriptions};
@@ -12,7 +12,7 @@ use hlo_run::first_card_model;
 /// The machine of this computer.
 const AUTO: &str = "auto";
 
-/// What was said of the target.
+/// The target as options and pipelines say it.
 pub(crate) struct TargetText {
     spec: TargetSpec,
     /// The options that say it, as the user wrote them, with a blank behind each.
@@ -20,7 +20,7 @@ pub(crate) struct TargetText {
 }
 
 impl TargetText {
-    /// What options and the settings of pipelines say together.
+    /// Joins the options with the settings of pipelines.
     ///
     /// # Errors
     /// A wrong value, a file that cannot be read, or two machines, counts or limits.
@@ -86,7 +86,8 @@ fn name(text: &str) -> Result<MachineName, Failure> {
     })
 }
 
-/// The machine that a command is told, for a module on `n_devices` devices; without one, one switch with devices of the default kind.
+/// The machine that a command is told, for a module on `n_devices` devices; without one, devices of the default kind at
+/// one switch.
 ///
 /// # Errors
 /// A wrong name, or a description that cannot be read.

@@ -250,7 +250,7 @@ struct Work {
     passes: Vec<BoundPass>,
     /// How times are predicted.
     pricing: Pricing,
-    /// What passes price for and keep.
+    /// The machine, trip counts and limit of all passes.
     target: Target,
     /// The options that say it, as the user wrote them.
     target_words: String,
@@ -299,7 +299,7 @@ impl Preset {
 }
 
 impl Work {
-    /// What the arguments ask for, for a module on so many devices; `None` is any number.
+    /// Reads the arguments for a module on so many devices; `None` is any number.
     fn new(args: &OptimizeArgs, n_devices: Option<usize>) -> Result<Work, Failure> {
         let usage = |error: PipelineError| Failure::Usage(format!("--pass: {error}"));
         let pipelines = args.pipelines.iter().map(|text| Pipeline::parse(text)).collect::<Result<Vec<_>, _>>();

@@ -5,7 +5,7 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use hlo_pass::options::parse_int;
 
-/// What passes price for and keep.
+/// The machine, trip counts and limit of all passes.
 #[derive(Args, Debug, Default)]
 pub(crate) struct TargetArgs {
     /// What times are for: a100, b200, h100, h200, auto; h200:4 is four nodes
@@ -18,7 +18,7 @@ pub(crate) struct TargetArgs {
     /// How often a loop is taken to run where the module does not say
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), hide_short_help = true)]
     pub unknown_trip_count: Option<u64>,
-    /// What a device has for the step, parameters included: 30GiB
+    /// Bytes that a device has for the step, parameters included: 30GiB
     #[arg(long, value_name = "BYTES", value_parser = parse_limit, hide_short_help = true)]
     pub memory_limit: Option<u64>,
     /// Options that are part of --machine now.

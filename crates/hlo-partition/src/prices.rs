@@ -33,7 +33,7 @@ pub(crate) enum Price {
 }
 
 impl Price {
-    /// What the option [`PRICE`] says.
+    /// Reads the option [`PRICE`].
     pub(crate) fn new(options: &Options, launch: i64) -> Price {
         match options.text(PRICE.name) {
             "time" => Price::Time,

@@ -3,7 +3,7 @@
 use crate::pipeline::{OptionValue, PipelineError};
 use indexmap::IndexMap;
 
-/// What may be said of the target of all passes: settings in front of a pipeline, and options of the command line.
+/// The names under which a pipeline or the command line says the target of all passes.
 pub const SETTINGS: [&str; 3] = ["machine", "unknown-trip-count", "memory-limit"];
 
 /// An option that a pass takes.

@@ -1,4 +1,4 @@
-//! What passes price for and have to keep: the machine, how often open loops run, the memory of a device.
+//! The target that passes price for and keep: the machine, how often open loops run, the memory of a device.
 
 use crate::options::{SETTINGS, parse_int};
 use crate::pipeline::{Pipeline, PipelineError};
@@ -9,7 +9,7 @@ use hlo_ir::Module;
 use hlo_ir::diag::Entity;
 use hlo_mesh::{Machine, MachineError, MachineName};
 
-/// What a pipeline runs for. All passes share one.
+/// The target of a pipeline. All passes share one.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The machine that times are predicted for.
@@ -30,7 +30,7 @@ impl Target {
     }
 }
 
-/// What a user says of the target, before the number of devices is known.
+/// The target as a user says it, before the number of devices is known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TargetSpec {
     /// The machine.
@@ -100,7 +100,7 @@ impl TargetSpec {
 }
 
 impl Pipeline {
-    /// What the settings say of the target.
+    /// Reads the settings.
     ///
     /// # Errors
     /// A setting that is unknown, stands twice or has a wrong value.

@@ -33,7 +33,7 @@ pub(crate) fn partial_forms(module: &Module, inst: InstId) -> Vec<OperandSet> {
             }
             OpKind::Collective => Vec::new(),
         },
-        // Of sizes of groups and of scales beside the factors nothing is known.
+        // Nothing is known of group sizes and scales beside the factors.
         Linear::Each if n > 2 => Vec::new(),
         Linear::Each => (0..n).map(|k| 1 << k).collect(),
         Linear::Together => vec![((1u16 << n) - 1) as OperandSet],

@@ -121,7 +121,7 @@ fn takes_weight(program: &Program<'_>, op: OpId, n_steps: usize) -> bool {
     if rule == FactorRule::Dot || rule == FactorRule::Convolution || rule == FactorRule::Gather {
         return true;
     }
-    // What only moves elements of a weight is one.
+    // An op that only moves elements of a weight gives a weight.
     let row = rule.row();
     let moves = row.linear == Linear::Each || row.reads == Reads::Picks;
     (moves || rule == FactorRule::Elementwise && op.operands.len() == 1) && passes_on(program, op, n_steps)

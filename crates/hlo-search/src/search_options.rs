@@ -149,7 +149,7 @@ pub const MOST_DEVICES: i64 = 1 << 16;
 const DEFAULT_DEVICES: i64 = 8;
 
 impl SearchOptions {
-    /// What the options of the pass say, for a target.
+    /// Reads the options of the pass, for a target.
     ///
     /// # Errors
     /// A value that an option cannot have, or that does not go with another one.

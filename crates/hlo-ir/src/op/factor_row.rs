@@ -1,19 +1,19 @@
-//! What holds of every op with one factor rule: a row for each rule, a column for each property.
+//! Properties of all ops with one factor rule: a row for each rule, a column for each property.
 //!
-//! Passes and prices ask a column. A new rule gets its row here, and few matches elsewhere. A test over all samples of ops
-//! (`tests/factor_rows.rs`) holds `reach`, `reads`, `places`, `is_one_to_one`, `sees_layouts` and `linear` to the evaluator; the
-//! others are what kernels and passes can do, and their own tests show it.
+//! Passes and prices ask a column. A new rule gets its row here, and few matches elsewhere. A test over all samples of
+//! ops (`tests/factor_rows.rs`) holds `reach`, `reads`, `places`, `is_one_to_one`, `sees_layouts` and `linear` to the
+//! evaluator. The others say what kernels and passes can do, and the tests of these show it.
 
 use super::FactorRule;
 
 /// The columns of a factor rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FactorRow {
-    /// What a kernel for the op does.
+    /// The form of a kernel for the op.
     pub kernel: KernelForm,
     /// How many elements of the result are computed from one element of an operand.
     pub reach: Reach,
-    /// What of an operand is read for a part of the result.
+    /// The part of an operand that is read for a part of the result.
     pub reads: Reads,
     /// Which operands have their dims in the places of the result's.
     pub places: DimPlaces,
@@ -30,7 +30,7 @@ pub struct FactorRow {
     pub linear: Linear,
 }
 
-/// What a kernel for an op does.
+/// The form of a kernel for an op.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KernelForm {
     /// Each thread computes an element of the result; the op can be part of another kernel.
@@ -60,16 +60,16 @@ pub enum Reach {
     Open,
 }
 
-/// What of an operand is read for a part of the result.
+/// The part of an operand that is read for a part of the result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reads {
     /// The share of it that the part is of the result.
     Share,
-    /// Of the first operand as many elements as the part has; others whole.
+    /// As many elements of the first operand as the part has; others whole.
     Picks,
-    /// Of the first operand as many elements as the part has; of others the share.
+    /// As many elements of the first operand as the part has; the share of others.
     LooksUp,
-    /// Of the first operand the share of what the second one does not cover; others whole.
+    /// The share of those elements of the first operand that the second one does not cover; others whole.
     Around,
     /// All of it, or nothing is known.
     Whole,

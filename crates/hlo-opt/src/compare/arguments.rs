@@ -79,7 +79,7 @@ pub(crate) struct BisectArgs {
     /// Run the way that this preset takes (before --pass)
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
-    /// What passes price for and keep.
+    /// The machine, trip counts and limit of all passes.
     #[command(flatten)]
     pub target: TargetArgs,
     /// Write the module before and after the pass here: before.hlo, after.hlo
